@@ -1,4 +1,4 @@
-"""Checks of ClipLoader's arguments."""
+"""Checks of the arguments of ClipLoader and of the samplers."""
 
 import re
 from typing import Literal
@@ -11,29 +11,29 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
-Unit = Literal["clips", "batches"]  # the entries that a sampler yields
+Unit = Literal["clips", "batches"]  # what a sampler yields: single clip numbers, or lists of them
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
-    """Parse a device. Return its kind and the number of the GPU.
+    """Parse ClipLoader's `device` argument. Return the kind of the device and the index of the GPU.
 
     Args:
-        device: as ClipLoader takes it: "cpu", "gpu", "cuda", "cuda:1", or a torch.device.
-        device_id: number of the GPU, if `device` does not name it.
+        device: The argument of ClipLoader, such as "cpu", "gpu", "cuda", "cuda:1" or a torch.device.
+        device_id: The index of the GPU. It is used if `device` contains no index.
 
     Returns:
-        "cpu" or "gpu", and the number of the GPU, which is 0 for "cpu".
+        "cpu" or "gpu", and the index of the GPU. The index is 0 for "cpu".
 
     Raises:
-        FramedexError: `device` is something else, or its number contradicts `device_id`.
+        FramedexError: `device` is none of these, or its index differs from `device_id`.
     """
     match = re.fullmatch(r"cpu|gpu|cuda(?::(\d{1,4}))?", str(device))
     if match is None:
         raise FramedexError("unknown device", found=repr(device), allowed="'cpu', 'gpu', 'cuda', 'cuda:0', 'cuda:1', …")
     number = device_id if match[1] is None else int(match[1])
-    if number != device_id != 0:  # 0 is the default, with which a number in `device` does not conflict
+    if number != device_id != 0:  # device_id=0 is the default: `device` may contain another index
         raise FramedexError(
-            "device and device_id name different GPUs",
+            "device and device_id select different GPUs",
             found=f"{device!r} and {device_id}",
             remedy="leave out device_id",
         )
@@ -41,10 +41,10 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
 
 
 def check_counts(**counts: tuple[int, int]) -> None:
-    """Raise FramedexError for an argument that is not a whole number, or that is too small.
+    """Raise FramedexError if an argument is not a whole number, or is too small.
 
     Args:
-        counts: (value, least allowed value) by the name of the argument.
+        counts: For each argument, by its name, a tuple (value, smallest allowed value).
     """
     for name, (value, least) in counts.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -52,7 +52,7 @@ def check_counts(**counts: tuple[int, int]) -> None:
 
 
 def check_normalize(normalize: object) -> None:
-    """Raise FramedexError unless `normalize` is None or (mean, std), three finite numbers each, and std is above 0."""
+    """Raise FramedexError unless `normalize` is None, or (mean, std) with three finite numbers each and std above 0."""
     if normalize is None:
         return
     try:
@@ -61,14 +61,14 @@ def check_normalize(normalize: object) -> None:
         values = np.zeros(0)
     if values.shape != (2, 3) or not np.isfinite(values).all() or not (values[1] > 0).all():
         raise FramedexError(
-            "normalize is (mean, std), three numbers each for RGB in 0…1, with each std above 0",
+            "normalize must be (mean, std) for RGB in 0…1, with three numbers each and every std above 0",
             found=repr(normalize)[:80],
             allowed="such as ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
         )
 
 
 def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None:
-    """Raise FramedexError for arguments that a sampler of batches replaces."""
+    """Raise FramedexError if arguments are given that cannot be combined with a sampler of batches."""
     given = {"batch_size": batch_size != 1, "sampler": sampler is not None, "last": last != "partial"}
     twice = [name for name, is_given in given.items() if is_given]
     if twice:
@@ -80,7 +80,7 @@ def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None
 
 
 def check_unit(found: Unit, wanted: Unit) -> None:
-    """Raise FramedexError if a sampler of batches was given as a sampler of clips, or the other way round."""
+    """Raise FramedexError if a sampler of batches was given as `sampler`, or a sampler of clips as `batch_sampler`."""
     if found != wanted:
         right = "sampler" if found == "clips" else "batch_sampler"
-        raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"give it as {right}=")
+        raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"pass it as {right}=")

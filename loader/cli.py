@@ -28,9 +28,9 @@ Example:
     "verify", epilog=EXAMPLE, cls=options.RuledCommand, rules=(*options.SAMPLE_RULES, options.limits_rule("timeout"))
 )
 @options.dataset_argument()
-@options.sample_options("Check this many clips, chosen at random.  [default: all]")
+@options.sample_options("Number of clips to check, chosen at random. [default: all]")
 @options.access_options()
-@options.workers_option("Processes that decode.")
+@options.workers_option("Number of processes that decode.")
 @options.time_limit_option(seconds=3600.0)
 @options.max_failures_option("inexact clips")
 @click.option(
@@ -39,11 +39,11 @@ Example:
     default="cpu",
     show_default=True,
     help=(
-        "Decode each clip by itself, as a loader without or with a GPU does; "
-        "what NVDEC and nvJPEG decode is compared with the CPU's pictures."
+        "Decoder that is verified. With 'gpu', the frames that NVDEC and nvJPEG decode are compared "
+        "with the frames that the CPU decodes."
     ),
 )
-@options.json_option("Print a line of JSON for every clip.")
+@options.json_option("Print one line of JSON per clip.")
 def verify(
     dataset: Place,
     sample: int | None,
@@ -55,23 +55,25 @@ def verify(
     decode: str,
     as_json: bool,
 ) -> None:
-    """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
+    """Decode clips from their byte ranges, and compare every frame bit for bit with a full decode of the source.
 
-    With --json, one line per clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
-    (exact, nearest, differs, undecodable, stale, internal_error), reason, source_psnr and undecided.
+    With --json, each line has the keys clip_id, uri, frames, pts, md5 (of the native planes of each frame, null for
+    padding), verdict (exact, nearest, differs, undecodable, stale, internal_error), reason, source_psnr and undecided.
 
-    Encoded clips (--encode) cannot equal their source bit for bit. They are "nearest" if encoding the source's pictures
-    again gives the same bytes. Where another version of the encoder gives others, every frame must be nearer to its own
-    picture than to the clip's others and those before and after it, and must have lost no more than twice what encoding
-    it again loses. Of pictures that differ by less than that, any is right: such frames are counted as undecided.
-    source_psnr is the lowest PSNR of the clip's frames in dB. The encoder is needed for this.
+    Encoded clips (--encode) cannot equal their source bit for bit. Their verdict is "nearest" if encoding the source's
+    pictures again gives the same bytes. If another version of the encoder gives other bytes, every frame must pass two
+    tests. It must be nearer to its own source picture than to the clip's other pictures and to the pictures before and
+    after it. Its loss must be at most twice the loss of encoding it again. If pictures differ by less than that loss,
+    each of them is accepted, and the frame is counted as undecided. source_psnr is the lowest PSNR in dB of the clip's
+    frames. This test needs the encoder.
 
-    With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
-    frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are
-    counted. Clips that a GPU must not get are compared as without it. JSON lines have decoder and worst_psnr, too.
+    With --decode gpu, a clip is "nearest" if every frame that the GPU decodes is nearer to the CPU's picture of this
+    frame than to the CPU's pictures of the frames before and after it. Frames whose neighbours show the same picture
+    are counted as undecided. Clips that are not decoded on a GPU are compared bit for bit. JSON lines also have the
+    keys decoder and worst_psnr.
 
-    Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more
-    clips were not exact than --max-failures.
+    Exit codes: 0 all clips are exact or nearest, 1 error, or framedex itself failed for some clips, 2 usage error, 3
+    done, but the number of wrong clips exceeds --max-failures.
     """
     report, failures = VerifyReport(), FailureList()
 
@@ -104,17 +106,17 @@ def verify(
 
 
 def _tell(report: VerifyReport) -> None:
-    """Print the counts of a verification."""
+    """Print a summary of a verification."""
     told = [f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
     counts = ", ".join(told + [internal_errors(report.internal)] * bool(report.internal)) or "no clips"
     echo(f"{counts} ({report.frames:,} frames)")
     if report.decoders:
         echo(f"clips by decoder: {', '.join(f'{name} {count:,}' for name, count in sorted(report.decoders.items()))}")
     if report.source_psnr < math.inf:
-        alike = "" if report.decoders else f"; {counted(report.undecided, 'frame')} not told from others"
+        alike = "" if report.decoders else f"; {counted(report.undecided, 'frame')} not distinguishable"
         echo(f"worst encoded frame: {report.source_psnr:.1f} dB PSNR{alike}")
     if report.worst_psnr < math.inf:
         echo(
             f"worst frame on a GPU: {report.worst_psnr:.1f} dB PSNR; "
-            f"{report.undecided} frames with no other picture beside them"
+            f"{report.undecided} frames whose neighbours show the same picture"
         )

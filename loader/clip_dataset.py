@@ -1,4 +1,7 @@
-"""ClipDataset: a map-style dataset over a manifest, or over an index and a policy, for any DataLoader and Sampler."""
+"""ClipDataset: a map-style dataset of clips, for any DataLoader and Sampler.
+
+The clips come from a dataset on disk, or are planned on access from an index and a policy.
+"""
 
 import contextlib
 import copy
@@ -35,7 +38,7 @@ from framedex.storage.reader import DiskCache
 
 
 class ClipDataset(ColumnsOfClips):
-    """The clips of a dataset by number: map-style, picklable and safe to spawn. Opening one reads a single small file.
+    """A map-style dataset of clips. It is picklable, also for spawned workers. Opening it reads a single small file.
 
     Args:
         path: a dataset that `framedex shard` wrote: a folder, or a URI of object storage.
@@ -62,28 +65,30 @@ class ClipDataset(ColumnsOfClips):
             {old prefix: new prefix}.
         allow_remote: whether sources may lie in another store than the dataset, such as another bucket or web server.
             See docs/storage.md.
-        where: keep only some clips, numbered from 0: the values of columns, such as {"split": "train"} or {"codec":
-            ["h264", "hevc"]}, or an expression, as policies have it for `filter`. `column` lists the columns.
-        frame_columns: columns of the table that the listing names in `frame_table`, such as states and actions. A list
-            of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
-            times from the clip's anchor (or its first frame), and a mask of times that have a value; {name: None} is as
-            in a list.
-        labels: numbers for the values of a column. "label" sorts the values of that column and numbers them from 0;
-            {"run": 0, "walk": 1} has the numbers for the column `label`, {"action": {"run": 0, "walk": 1}} the numbers
-            for another one. Items then have the number in the column, and the value in `label_name` (the column's name
-            with `_name`). The numbers do not depend on `where`. Defaults to the numbers that `framedex shard --labels`
-            recorded.
-        cache: a cache for object storage. If None, every read goes to the store.
-        on_error: the reaction to a clip that is not available, because its source was changed or does not decode:
-            "raise"; or "replace", which returns another clip, one of a few drawn by the clip's number, and logs a
-            warning. A clip that needs permission, or whose transform fails, always raises.
-        clip_bytes: the most memory that the packets, the audio and the frames of one clip may take together. A clip
-            that would take more is not available. Defaults to a quarter of the memory of this machine or container.
+        where: A filter for clips. Clips that pass are numbered from 0. The filter is a mapping from columns to values,
+            such as {"split": "train"} or {"codec": ["h264", "hevc"]}, or an expression as in the `filter` of a policy.
+            The method `column` describes the columns.
+        frame_columns: Columns of per-frame tables, such as states and actions. The listing gives the path of each table
+            in its column `frame_table`. With a list of names, items have the values at the clip's frames. With a
+            mapping {name: seconds}, items have the values at these times relative to the clip's anchor (or its first
+            frame), and a mask of the times that have a value. {name: None} means the clip's frames, as in a list.
+        labels: The numbers assigned to the labels in a column. With the name of a column, such as "label", its values
+            are sorted and numbered from 0. {"run": 0, "walk": 1} sets the numbers for the column `label`, and
+            {"action": {"run": 0, "walk": 1}} those for another column. Items then have the number under the name of the
+            column, and the label itself under this name with the suffix `_name`. The numbers do not depend on `where`.
+            Defaults to the numbers that `framedex shard --labels` recorded.
+        cache: A cache for object storage. If None, every read goes to the store.
+        on_error: The reaction to a clip that is not available because its source has changed or does not decode.
+            "raise" raises the error. "replace" returns another clip and logs a warning. The clip's number seeds the
+            draw of the clips that may replace it. If permission is denied or the transform fails, the error is always
+            raised.
+        clip_bytes: The maximum memory for the packets, the audio and the frames of one clip together. A clip that needs
+            more is treated as not available. Defaults to a quarter of the memory of this machine or container.
 
     Raises:
-        FramedexError: an argument is wrong.
-        FormatError: there is no dataset at `path`, or this version does not read it.
-        StorageError: the sources lie in another store, and neither `root` nor `allow_remote` is given.
+        FramedexError: An argument is wrong.
+        FormatError: There is no dataset at `path`, or this version of framedex cannot read it.
+        StorageError: The sources are in another store, and neither `root` nor `allow_remote` is given.
     """
 
     def __init__(
@@ -133,10 +138,10 @@ class ClipDataset(ColumnsOfClips):
         on_error: Literal["raise", "replace"] = "raise",
         **items: Unpack[ItemArguments],
     ) -> Self:
-        """Return the clips that a policy selects from an index, each planned when it is read.
+        """Return a dataset of the clips that a policy selects from an index. Each clip is planned when it is read.
 
-        Nothing is written to disk. `framedex shard INDEX --policy POLICY` would make the same clips with the same
-        numbers. The policy's random draws are repeated in each epoch (see `set_epoch`).
+        Nothing is written to disk. The clips and their numbers are the same as those of
+        `framedex shard INDEX --policy POLICY`. The policy's random draws differ between epochs (see `set_epoch`).
 
         Args:
             index: an index that `framedex index` wrote.
@@ -157,13 +162,13 @@ class ClipDataset(ColumnsOfClips):
                 and `clip_bytes`.
 
         Raises:
-            FramedexError: an argument is wrong.
+            FramedexError: An argument is wrong.
             FormatError: `index` is not an index.
-            PolicyError: the policy is wrong.
-            NoClipsError: the policy gives no clip.
-            StorageError: the sources lie in another store, and neither `root` nor `allow_remote` is given.
+            PolicyError: The policy is malformed.
+            NoClipsError: The policy selects no clip.
+            StorageError: The sources are in another store, and neither `root` nor `allow_remote` is given.
         """
-        from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
+        from framedex.sharder.planning.on_the_fly import ClipPlans  # this import takes 0.2 s, also in each worker
         from framedex.sharder.policies.reading import with_seed
 
         _check_on_error(on_error)
@@ -190,33 +195,33 @@ class ClipDataset(ColumnsOfClips):
 
     @property
     def decode(self) -> Decode:
-        """Where frames are decoded: "cpu", or "movie", which leaves decoding to the caller."""
+        """The decoder of frames: "cpu", or "movie" if the caller decodes clips."""
         return self._clips.options.decode
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are stretched. If None, see `pixels.framing`."""
+        """(height, width) to which frames are stretched. If None, `pixels.framing` describes their size."""
         framing = self._clips.options.pixels.framing
         return framing.size if framing.is_plain else None
 
     @property
     def pixels(self) -> PixelOptions:
-        """The form of the frames of items: their framing, layout, transform and seed."""
+        """The options for frames, such as framing, layout, transform and seed."""
         return self._clips.options.pixels
 
     @property
     def on_error(self) -> OnError:
-        """The reaction to a clip that is not available: "raise", or "replace"."""
+        """The reaction to a clip that is not available, "raise" or "replace"."""
         return self._clips.options.on_error
 
     @property
     def threads(self) -> int:
-        """Decoder threads per clip."""
+        """The number of decoder threads per clip."""
         return self.pixels.threads
 
     @property
     def frame_columns(self) -> FrameColumns | None:
-        """The columns of the frames' table that items have."""
+        """The columns of per-frame tables that items have."""
         return self._clips.options.frame_columns
 
     def resized(self, size: Size | None) -> Self:
@@ -229,41 +234,43 @@ class ClipDataset(ColumnsOfClips):
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of a dataset on disk. Raises FramedexError for clips that are planned from an index."""
+        """The manifest of a dataset on disk. Raises FramedexError if clips are planned from an index."""
         if not isinstance(self.origin, Manifest):
             raise FramedexError("clips that are planned from an index have no manifest", where=str(self.origin.path))
         return self.origin
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The epoch that determines random draws."""
         return self._epoch.get()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of random draws, here and in all copies of this dataset in other processes of this machine.
+        """Set the epoch of random draws, in this object and in its copies in other processes of this machine.
 
-        Workers that persist from epoch to epoch see the new epoch. Call this between two epochs: clips that are being
-        read at that time belong to either epoch. The frames of a dataset on disk are the same in all epochs, but random
-        crops, mirroring and transforms are not. The number of clips, their order and their names never change.
+        Persistent workers see the new epoch, too. Call this between two epochs, because clips that are being read
+        during the call may belong to either epoch. Random crops, mirroring and transforms differ between epochs. The
+        frame numbers of a clip differ only if clips are planned from an index. The number of clips, their order and
+        their names never change.
 
         Args:
-            epoch: a whole number of 0 or more.
+            epoch: A whole number of 0 or more.
 
         Raises:
-            FramedexError: `epoch` is something else.
+            FramedexError: `epoch` is not such a number.
         """
         self._epoch.set(checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
-        """Yield the clips of the policy of `from_index` that are impossible, each with the reason.
+        """Yield the clips that the policy selects but that cannot be made, each with the reason.
 
-        Yields nothing for a dataset on disk, which lists them in failures.parquet.
+        This applies to datasets of `from_index`. A dataset on disk yields nothing. Its failures are in
+        failures.parquet.
         """
         yield from self.origin.failures()
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The types of the values that items have in `columns`."""
+        """The Arrow type of each of the user's columns in `columns`."""
         types = dict(self.origin.column_types)
         labels = self._clips.labels
         if labels is not None:
@@ -272,7 +279,7 @@ class ClipDataset(ColumnsOfClips):
         return types
 
     def __repr__(self) -> str:
-        """Return a description: the number of clips, their columns and where they come from."""
+        """Return a description with the path, the number of clips and the columns."""
         columns = f", columns {', '.join(self.columns)}" if self.columns else ""
         planned = "" if isinstance(self.origin, Manifest) else ", planned from an index"
         return f"<ClipDataset {self.origin.path}: {counted(len(self), 'clip')}{columns}{planned}>"
@@ -287,7 +294,7 @@ class ClipDataset(ColumnsOfClips):
     def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
 
     def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
-        """Return a value of each clip, in the order of the clips. Clips are neither read nor decoded.
+        """Return one value for each clip, in the order of the clips. Clips are neither read nor decoded.
 
         Args:
             name: one of `columns`, or a value of every clip: `clip_id`; `wanted_frames` (padding included),
@@ -300,13 +307,14 @@ class ClipDataset(ColumnsOfClips):
             as_arrow: return Arrow's array, which distinguishes nulls from all values.
 
         Returns:
-            [clips]. Numbers have the column's type; with nulls, they are float64 with NaN. Yes and no is bool, or
-            objects with None where there are nulls. Texts are objects, None for null. Times are datetime64, NaT for
-            null.
+            A numpy array [clips]. Numbers have the column's type, or are float64 with NaN if there are nulls. Booleans
+            are bool, or objects with None if there are nulls. Texts are objects, with None for null. Times are
+            datetime64, with NaT for null.
 
         Raises:
-            FramedexError: the clips lack the column, or whole numbers with nulls among them are too large for float64.
-            FormatError: the dataset or the index is damaged or was replaced.
+            FramedexError: There is no such column, or a column of integers has nulls and values that float64 cannot
+                represent.
+            FormatError: The dataset or the index is damaged or was replaced.
         """
         check_column_name(name)
         labels, numbers = self._clips.labels, self._clips.numbers
@@ -326,16 +334,16 @@ class ClipDataset(ColumnsOfClips):
         medium).
 
         Raises:
-            FormatError: the dataset or the index is damaged or was replaced.
+            FormatError: The dataset or the index is damaged or was replaced.
         """
         stored = self.origin.shapes(with_aspects=self.pixels.framing.needs_aspects)
         numbers = self._clips.numbers
         return self.pixels.shapes(stored if numbers is None else stored.take(numbers))
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of the tar or medium that each clip is read from.
+        """Return int64 [clips]: the number of the tar or medium that contains each clip.
 
-        Reads a column of the manifest.
+        This reads one column of the manifest.
 
         Raises:
             FramedexError: `kind` is "tar", and the dataset has no tars.
@@ -344,27 +352,27 @@ class ClipDataset(ColumnsOfClips):
         return self._clips.taken(rows)
 
     def views(self) -> JoinedViews:
-        """Return the views of each clip of several views. Reads two columns of the manifest.
+        """Return the table that joins clips to items of several views. This reads two columns of the manifest.
 
         Raises:
-            FramedexError: each clip stands alone.
-            FormatError: the columns contradict each other.
+            FramedexError: The dataset was made without `views`, so its clips cannot be joined.
+            FormatError: The columns contradict each other.
         """
         views = self.origin.views()
         if views is None:
             raise FramedexError(
-                "each clip of the dataset stands alone",
+                "the clips of the dataset are not views that can be joined",
                 where=str(self.origin.path),
-                remedy="shard with a policy that has `views`, which says which rows of the listing belong together",
+                remedy="shard with a policy whose `views` says which rows of the listing belong together",
             )
         return views.joined(self._clips.numbers)
 
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
-        """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).
+        """Return this dataset for a torch DataLoader whose workers send clips to a DALIServer (`proxy.ProxiedDataset`).
 
         Args:
-            proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
-            device_id: number of the GPU that decodes.
+            proxy: The `proxy` of a DALIServer that runs `clip_pipeline` with this dataset's size.
+            device_id: The index of the GPU that decodes.
         """
         return ProxiedDataset(self, proxy, pixels=self.pixels, device_id=device_id)
 
@@ -387,29 +395,32 @@ class ClipDataset(ColumnsOfClips):
             - `rotation_degrees`: the counterclockwise rotation that players apply, as `rotation="apply"` does.
             - `sample_aspect_ratio`: the width of a stored sample over its height, 1 if it is not stated.
             - `color_transfer`: the medium's transfer characteristics (ISO/IEC 23091-2 table 3; 16 and 18 are HDR).
-            Frames are not converted for it.
-            - `multiview_id`, `view_name` and `view_away_seconds`, of a clip that is one view of several: the name that
-            they share, the view, and float64 [F], each frame's time minus its wanted time (`MultiViewDataset` joins the
-            views).
-            - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
-            - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
-            - `audio_rate`, of a dataset with audio: in Hz.
-            - the `frame_columns`: [F, …], or [times, …] and `NAME_mask`, bool [times], False for times outside the
-            sampled stretch.
+            Frames are delivered without tone mapping.
+            - `multiview_id`, `view_name` and `view_away_seconds`, if the clip is one of several views: the name that
+            all views of the clip share, the name of this view, and float64 [F], the time of each frame minus the time
+            that was wanted (`MultiViewDataset` joins the views).
+            - `audio`, if the dataset has audio: float32 [channels, samples] with full scale at 1.
+            - `audio_mask`, if the dataset has audio: bool [samples], False for silence that was filled in.
+            - `audio_rate`, if the dataset has audio: the sampling rate in Hz.
+            - the `frame_columns`: [F, …] for the clip's frames. For times, [times, …], and `NAME_mask`, bool [times],
+            False for times outside the sampled range of the video.
 
         Raises:
-            IndexError: the clip does not exist.
-            StaleError: the source changed.
-            DecodeError: the source does not decode.
-            FramedexError: the clip's pictures do not fit the `framing`.
-            TransformError: the transform fails.
-            PolicyError: with `from_index`, reading the source shows that the clip is impossible.
-            FormatError: with `from_index`, the index changed.
+            IndexError: The clip does not exist.
+            StaleError: The source has changed.
+            DecodeError: The source does not decode.
+            FramedexError: The size of the clip's pictures is not possible with the `framing`.
+            TransformError: The transform fails.
+            PolicyError: With `from_index`, reading the source shows that the clip cannot be made.
+            FormatError: With `from_index`, the index has changed.
         """
         return read_or_replaced(self.item, number, count=len(self), on_error=self.on_error)
 
     def item(self, number: int) -> dict[str, Any]:
-        """Return clip `number` as `__getitem__` does, but raise if it is not available, even if `on_error` differs."""
+        """Return clip `number` as `__getitem__` does, but always raise if the clip is not available.
+
+        `on_error` has no effect.
+        """
         try:
             return self._clips.item(self.clip(number), self.epoch, self.sources)
         except (StaleError, DecodeError) as error:
@@ -417,13 +428,13 @@ class ClipDataset(ColumnsOfClips):
             raise
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
+        """Adapt the remedy in a clip's error to the kind of this dataset: on disk, or planned from an index."""
         planned = not isinstance(self.origin, Manifest)
         if isinstance(error, StaleError):
             if planned:
-                error.remedy = "index again, or point root at where the sources moved"
+                error.remedy = "index again, or set root to the new location of the sources"
             else:
-                with contextlib.suppress(FramedexError):  # the error of a damaged row keeps its remedy
+                with contextlib.suppress(FramedexError):  # if the clip's row is damaged, the remedy stays unchanged
                     clip = self.clip(number)
                     if clip.source != clip.medium.source:
                         error.remedy = "copy the tar from the dataset once more, or shard again"
@@ -433,26 +444,26 @@ class ClipDataset(ColumnsOfClips):
         error.args = (error.text(),)
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are not read from its pictures: audio, and columns of the frames' table.
+        """Return an item's audio and its `frame_columns`.
 
         Raises:
-            FramedexError: the clip has no table of its frames, or the table lacks a column.
-            FormatError: the table is damaged, or its rows do not belong to the clip's frames.
+            FramedexError: The clip has no per-frame table, or the table lacks a column.
+            FormatError: The table is damaged, or its rows do not correspond to the clip's frames.
         """
         return self._clips.extra_values(clip, self.sources)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
-        """Return clip `number` as the manifest or the plan describes it.
+        """Return the record of clip `number`, which says how the clip is read and decoded.
 
-        A manifest never touches the source. A plan reads the source where an index of sample tables does not know
-        enough.
+        For a dataset on disk, this does not read the source. For clips that are planned from an index, it reads the
+        source if the index has only the container's sample tables and these are not sufficient.
 
         Args:
-            number: negative numbers count from the end.
-            epoch: the epoch whose random draws are used. Defaults to the epoch of `set_epoch`.
+            number: The number of the clip. Negative numbers count from the end.
+            epoch: The epoch of the random draws. Defaults to the epoch of `set_epoch`.
 
         Raises:
-            IndexError: the clip does not exist.
+            IndexError: The clip does not exist.
         """
         number = operator.index(number)
         if not -len(self) <= number < len(self):
@@ -461,10 +472,10 @@ class ClipDataset(ColumnsOfClips):
 
 
 def _check_on_error(on_error: str) -> None:
-    """Raise FramedexError for a way that a dataset by number cannot take."""
+    """Raise FramedexError if `on_error` is not possible for a map-style dataset."""
     if on_error == "skip":
         raise FramedexError(
-            "a dataset by number cannot leave out a clip: a DataLoader asks for each number",
+            "a map-style dataset cannot skip a clip, because a DataLoader requests every clip number",
             where="on_error",
             found="skip",
             allowed="raise, replace",
@@ -474,7 +485,7 @@ def _check_on_error(on_error: str) -> None:
 
 
 def checked_epoch(epoch: int) -> int:
-    """Return an epoch. Raises FramedexError if it is not a whole number of 0 or more."""
+    """Return the epoch if it is a whole number of 0 or more. Raise FramedexError otherwise."""
     if type(epoch) is not int or not 0 <= epoch < 1 << 63:
-        raise FramedexError("an epoch is a whole number of 0 or more", found=repr(epoch))
+        raise FramedexError("an epoch must be a whole number of 0 or more", found=repr(epoch))
     return epoch

@@ -1,7 +1,5 @@
-"""ClipLoader: an iterator over batches of decoded clips.
-
-Worker processes read clips and decode them on the CPU. A GPU decodes the clips that it is proven to decode exactly.
-"""
+"""ClipLoader: an iterator over batches of decoded clips.  Worker processes read clips, and decode them on the CPU. A
+GPU decodes the clips for which its decoder is known to give the exact frames."""
 
 import collections
 import itertools
@@ -34,11 +32,11 @@ from framedex.loader.routing.movie import Colour
 from framedex.loader.routing.routes import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
-DALI_THREADS = 8  # for images and transforms; more threads hardly help, and workers need the cores
+DALI_THREADS = 8  # the maximum number of DALI's CPU threads: more hardly help, and workers need the cores
 
 
 class ClipLoader:
-    """Iterates over batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
+    """An iterable over batches of decoded clips. A batch is a dict with the keys of `ClipDataset.__getitem__`.
 
     Args:
         dataset: the clips. With a MultiViewDataset, each clip of a batch has all of its views. Several ClipDatasets are
@@ -62,28 +60,30 @@ class ClipLoader:
             `size` or `framing`.
         framing: other ways to a size, crops and mirroring, in place of the dataset's `size` or `framing`. Their results
             are the same on a GPU and on the CPU.
-        transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
-            the device. (A dataset's own `transform` is any function, and runs in the workers; see `layout`.)
-        audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
+        transform: A function of DALI operations from frames to frames, as in the definition of a pipeline. Its input is
+            uint8 FHWC on the device. (In contrast, the `transform` of a dataset is any function, and runs in the
+            workers; see `layout`.)
+        audio_transform: A function of DALI operations on the audio of one clip, float32 [channels, samples], such as a
             spectrogram.
-        normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
-        layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
-            layout. If the dataset has a `transform` of its own, frames are delivered as it returns them: on the CPU,
-            and without the loader's `transform`, `normalize` and `layout`.
-        collate: the treatment of clips that differ in shape in a batch: "error", "list" or "pad".
-        last: the treatment of a last batch that is not full: "partial" delivers it, "drop" leaves it out, and "pad"
-            repeats its clips and marks the repeats in `is_padding`.
-        on_error: the reaction to a clip that is not available: "raise"; "skip", which makes its batch smaller; or
-            "replace", which takes another clip. The choice does not change the number of batches. Defaults to the
-            dataset's own `on_error`.
-        num_workers: processes that fetch and decode. If 0, this process does all work.
-        threads: decoder threads per clip.
-        prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
-        output: "torch" tensors, or "numpy" arrays, which do not need torch.
+        normalize: (mean, std) for RGB in 0…1, with three numbers each. Frames become float32.
+        layout: The order of the axes of each clip's `frames`: "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
+            layout. If the dataset has a `transform`, frames are delivered as this transform returns them, on the CPU,
+            and the loader's `transform`, `normalize` and `layout` must not be given.
+        collate: The treatment of a batch whose clips differ in shape: "error", "list" or "pad".
+        last: The treatment of a last batch that is not full. "partial" delivers it, "drop" leaves it out, and "pad"
+            repeats its clips and marks the repeated clips in `is_padding`.
+        on_error: The reaction to a clip that is not available. "raise" raises the error, "skip" makes the batch
+            smaller, and "replace" loads another clip. The number of batches is always the same. Defaults to the
+            dataset's `on_error`.
+        num_workers: The number of processes that read and decode clips. If 0, this process does all work.
+        threads: The number of decoder threads per clip.
+        prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips per worker are
+            always in progress.
+        output: The type of arrays: "torch" for tensors, or "numpy" for arrays, which do not need torch.
 
     Raises:
-        FramedexError: an argument is wrong.
-        MissingExtraError: DALI or torch is needed and not installed.
+        FramedexError: An argument is wrong.
+        MissingExtraError: DALI or torch is needed, but is not installed.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class ClipLoader:
             needs_size = device == "gpu" or transform is not None or audio_transform is not None
             if largest is None and needs_size:
                 raise FramedexError(
-                    "pipelines on the GPU, and transforms, need to know the size of the largest batch",
+                    "a loader with a GPU or a transform needs to know the size of the largest batch",
                     found=f"{type(batch_sampler).__name__} without an attribute `largest_batch` or `batch_size`",
-                    remedy="a BucketSampler, or one of these attributes",
+                    remedy="use a BucketSampler, or add one of these attributes to the sampler",
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
@@ -154,7 +154,11 @@ class ClipLoader:
         )
         check_pixels(options, finish, has_layout=layout is not None)
         if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
-            raise FramedexError("views of lists cannot be stacked", found="collate='list'", allowed="'error', 'pad'")
+            raise FramedexError(
+                "lists of views cannot be stacked",
+                found="collate='list'",
+                allowed="'error', 'pad'",
+            )
         self.dataset = dataset
         self.batch_sampler = batch_sampler
         if batch_sampler is None and sampler is None:
@@ -172,8 +176,8 @@ class ClipLoader:
         )
         self._share = fixed_share(device, decode, cpu_share, num_workers)
         self._balance = Balance() if self._share is None else None
-        self._begun = 0  # batches of all iterations, so that each has a key of its own
-        # A replacement comes from the bucket of the clip, or from its dataset, so that its shape fits the batch.
+        self._begun = 0  # number of batches begun in all iterations, from which each batch gets a unique key
+        # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
         caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
@@ -191,8 +195,8 @@ class ClipLoader:
             views=ViewJoiner(dataset, options) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
-        self._asked = 0  # clips requested in this iteration
-        self._ended: int | None = None  # the epoch whose last batch was delivered and whose iteration has not ended
+        self._asked = 0  # number of clips requested in this iteration
+        self._ended: int | None = None  # the epoch, if its last batch was delivered but its iteration has not ended
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
@@ -203,9 +207,9 @@ class ClipLoader:
         return count // size if self._options.last == "drop" else -(-count // size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch.
+        """Yield the batches of an epoch. If the last iteration was interrupted, yield the rest of its epoch.
 
-        After an iteration that delivered its last batch, yield the next epoch, even if the iteration did not end.
+        If the last iteration delivered its last batch, the next epoch begins, even if the caller left the loop early.
         """
         if self._order is not None and self._order.next_epoch == self._ended:
             self._order.set_epoch(self._ended + 1)
@@ -214,7 +218,7 @@ class ClipLoader:
         self._asked = 0
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
-            self.dataset.set_epoch(self._order.epoch)  # for clips that are planned on access, and for random crops
+            self.dataset.set_epoch(self._order.epoch)  # used by clips that are planned on access, and by random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
             self.dataset.set_epoch(wrapped.next_epoch)  # a torch BatchSampler begins the epoch at its first batch
         waiting: collections.deque[Batch] = collections.deque()
@@ -233,28 +237,29 @@ class ClipLoader:
             self._order.set_epoch(self._order.epoch + 1)
 
     def _count_delivered(self, *, clips: int, batches: int) -> None:
-        """Count deliveries in an ElasticSampler, from which more was requested ahead of time."""
+        """Tell an ElasticSampler what was delivered, because more entries were requested from it than delivered."""
         if self._order is not None:
             self._order.deliver(clips if self._order.UNIT == "clips" else batches)
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the threads and the worker processes."""
         self._maker.close()
         self._supply.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which the sampler continues after the last delivered batch.
+        """Return the state of the sampler after the last delivered batch, with which a later run can continue.
 
         Raises:
-            FramedexError: the sampler is not one of framedex's.
+            FramedexError: The sampler is not one of framedex's samplers.
         """
         return self._resumable().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned: the next iteration yields the rest of its epoch.
+        """Load a state that `state_dict` returned. The next iteration yields the rest of the state's epoch.
 
         Raises:
-            FramedexError: the sampler is not one of framedex's, or the state belongs to another order.
+            FramedexError: The sampler is not one of framedex's samplers, or the state belongs to another order of
+                clips.
         """
         self._resumable().load_state_dict(state)
         self._ended = None
@@ -283,15 +288,18 @@ class ClipLoader:
         return batch
 
     def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
-        """Request clips from workers, in fixed shares or from the decoder that would finish each clip first."""
+        """Request clips from workers.
+
+        The clips are divided between GPU and workers in fixed shares, or by the time at which each would finish them.
+        """
         first, self._asked = self._asked, self._asked + len(numbers)
         if self._balance is not None:
             self._balance.begin(self._begun)
             return [self._supply.submit_balanced(number, self._balance, self._begun) for number in numbers]
-        assert self._share is not None  # there is a balance or a share
+        assert self._share is not None  # one of the two attributes is set
         on_gpu = [not is_on_cpu(first + place, self._share) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
-        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # the GPU begins early
+        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # GPU clips first
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
@@ -300,33 +308,33 @@ class ClipLoader:
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
-        least = self._options.batch_size if self._options.last == "drop" else 1  # entries that make a batch
+        least = self._options.batch_size if self._options.last == "drop" else 1  # minimum entries per batch
         if self._order is not None and self._order.remaining < least:
             self._ended = self._order.epoch
         return made()
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
-    """Return a dataset as ClipLoader loads it. Raises FramedexError for anything without clips by number."""
+    """Return a dataset of a type that ClipLoader loads. Raises FramedexError for other objects."""
     if isinstance(dataset, ClipDataset | MultiViewDataset | ConcatClips):
         return dataset
     if is_joined(dataset):
         return ConcatClips(dataset.datasets)
     raise FramedexError(
-        "ClipLoader does not load such a dataset",
+        "ClipLoader cannot load a dataset of this type",
         found=type(dataset).__name__,
         allowed="ClipDataset, MultiViewDataset, ConcatClips, torch's ConcatDataset",
-        remedy="for some clips of a dataset, give their numbers as sampler=",
+        remedy="to load only some clips of a dataset, pass their numbers as sampler=",
     )
 
 
 def _frames(finish: Finish, options: LoaderOptions, *, clips: int) -> Frames:
-    """Return the last stage of the loader, which makes batches on the device.
+    """Return the object for the loader's last stage, which makes batches on the device.
 
     Args:
-        finish: how frames and audio are finished.
-        options: the device, the size of frames, and how many batches are in progress.
-        clips: how many clips a batch has, each view of an item counted.
+        finish: The options for finishing frames and audio.
+        options: The options of ClipLoader.
+        clips: The number of clips in a batch, where each view of an item counts as one clip.
     """
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if options.device == "cpu":

@@ -1,4 +1,4 @@
-"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end."""
+"""ClipStream: an iterable dataset that reads the tars of a packed dataset sequentially."""
 
 import logging
 import zlib
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Unpack, get_args
 
 import numpy as np
-from webdataset.pytorch import IterableDataset as IterableDataset  # torch's class, or an empty one without torch
+from webdataset.pytorch import (
+    IterableDataset as IterableDataset,
+)  # torch's class, or an empty class if torch is not installed
 from webdataset.utils import pytorch_worker_info
 
 from framedex.core.pyav import MEDIUM_ERRORS
@@ -30,15 +32,15 @@ from framedex.storage.reader import DiskCache
 
 
 def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return the rank and the number of ranks.
+    """Return the rank of this process and the number of ranks.
 
     Args:
-        rank: the user's argument. If None, webdataset finds both: by the environment variables RANK and WORLD_SIZE, or
-            by torch.distributed.
-        world_size: the user's argument, given together with `rank`.
+        rank: The user's argument. If None, webdataset determines the rank and the number of ranks, from the environment
+            variables RANK and WORLD_SIZE, or from torch.distributed.
+        world_size: The user's argument, which must be given together with `rank`.
 
     Raises:
-        FramedexError: only one of them was given, or the rank is out of range.
+        FramedexError: Only one of the arguments was given, or the rank is out of range.
     """
     if (rank is None) != (world_size is None):
         raise FramedexError("give rank and world_size together, or neither", found=f"{rank!r} and {world_size!r}")
@@ -50,7 +52,7 @@ def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, in
 
 
 def is_worker() -> bool:
-    """Return whether this is a worker process of a torch DataLoader."""
+    """Return whether this process is a worker of a torch DataLoader."""
     try:
         from torch.utils.data import get_worker_info
     except ModuleNotFoundError:
@@ -62,14 +64,14 @@ LOG = logging.getLogger("framedex.loader")
 
 
 class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
-    """The clips of a packed dataset as a stream: an IterableDataset for torch's DataLoader.
+    """A stream of the clips of a packed dataset, as an IterableDataset for torch's DataLoader.
 
-    The tars are read from beginning to end, in requests of several MiB ahead of their use. Clips are the dicts of
-    `ClipDataset`, with the frames that the manifest promises.
+    The tars are read sequentially and ahead of time, in requests of several MiB. The items are the same dicts as those
+    of `ClipDataset`.
 
-    Each worker of each rank reads a contiguous stretch of the tars, and delivers it through a shuffle buffer. The
-    library webdataset finds out which rank and worker runs, and its shuffle buffer gives the order of delivery. An
-    iteration delivers the epoch that `set_epoch` chose.
+    Each worker of each rank reads a contiguous part of the tars, and delivers it through a shuffle buffer. The library
+    webdataset determines the current rank and worker, and its shuffle buffer determines the order of delivery. An
+    iteration delivers the epoch that was set by `set_epoch`.
 
     Args:
         path: what `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object storage.
@@ -93,8 +95,8 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
             `clip_bytes`, as for ClipDataset.
 
     Raises:
-        FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.
-        FormatError: there is no dataset at `path`, or this version does not read it.
+        FramedexError: An argument is wrong, or a clip of the dataset is not in a tar.
+        FormatError: There is no dataset at `path`, or this version of framedex cannot read it.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
         if type(shuffle) is not int or shuffle < 0:
             raise FramedexError(
-                "shuffle is the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
+                "shuffle must be the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
             )
         self.rank, self.world_size = place_among_ranks(rank, world_size)
         options = ItemOptions.of("ClipStream", on_error, seed, items)
@@ -135,25 +137,31 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         )
         self._history = progress.History()
         self._resumption = Resumption(self._history)
-        self._iteration: progress.Iteration | None = None  # the current one of this process
+        self._iteration: progress.Iteration | None = None  # the current iteration in this process
 
     def __repr__(self) -> str:
-        """Return a description: the number of clips and tars, and where they are."""
+        """Return a description with the path and the number of clips and tars."""
         tars = counted(len(np.unique(self._order.tar_of)), "tar")
         return f"<ClipStream {self._manifest.path}: {counted(len(self._clips), 'clip')} in {tars}>"
 
     @property
     def clip_count(self) -> int:
-        """How many clips this rank delivers in a whole epoch. A stream has no `len`: torch would take it for exact."""
+        """The number of clips that this rank delivers in a whole epoch.
+
+        A stream has no `len`, because torch would rely on this number even if clips are skipped.
+        """
         return int(rank_lengths(len(self._clips), self.world_size, self._order.uneven)[self.rank])
 
     def batch_count(self, loader: progress.Loader) -> int:
-        """Return how many batches a DataLoader makes of this stream in the next iteration.
+        """Return the number of batches that a DataLoader delivers from this stream in the next iteration.
 
-        Each worker makes batches of its own clips, so that each worker can have a batch that is not full.
+        Each worker makes batches of its own clips, so each worker can have a last batch that is not full.
+
+        Args:
+            loader: A torch DataLoader of this stream.
 
         Raises:
-            FramedexError: the loader is another stream's.
+            FramedexError: The loader's dataset is not this stream.
         """
         batching = self._batching(loader)
         start = self._resumption.start(batching.workers, iterating=True)
@@ -162,53 +170,56 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
-        """The epoch that an iteration delivers."""
+        """The epoch that the next or current iteration delivers."""
         return self._resumption.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, here and in all workers of this machine, also in running ones.
+        """Set the epoch of the next iteration, in this process and in all workers on this machine.
 
-        Call it before each iteration: an iteration without it repeats the epoch. If a state of the same epoch was
-        loaded, the next iteration still delivers only the rest of it.
+        Workers that are already running see the new epoch, too.
+
+        Call this method before each iteration. Otherwise, the iteration repeats the last epoch. If a state of the same
+        epoch was loaded, the next iteration still delivers only the rest of the epoch.
 
         Args:
-            epoch: a whole number of 0 or more.
+            epoch: A whole number of 0 or more.
 
         Raises:
-            FramedexError: `epoch` is something else.
+            FramedexError: `epoch` is not such a number.
         """
         if self._resumption.set_epoch(checked_epoch(epoch)):
             self._iteration = None
 
     def skipped(self) -> list[progress.Skip]:
-        """Return the clips that on_error="skip" left out so far, in all workers of this process, with the reasons."""
+        """Return the clips that on_error="skip" has left out so far, in all workers, with the reasons."""
         return self._history.skips()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the clips that this worker delivers: a whole epoch, or the rest of one after `load_state_dict`.
+        """Yield the clips that this worker delivers in an epoch, or in the rest of one after `load_state_dict`.
 
         Yields:
-            Dicts as `ClipDataset.__getitem__` describes them.
+            Dicts as those of `ClipDataset.__getitem__`.
 
         Raises:
-            FramedexError: a state was loaded after the workers had begun, or it belongs to another worker.
-            StaleError: a tar is missing or is not the one that was packed.
-            DecodeError: a clip does not decode.
+            FramedexError: A state was loaded after the workers had started, or the state belongs to another worker.
+            StaleError: A tar is missing, or has changed since it was packed.
+            DecodeError: A clip does not decode.
         """
         self._iteration = None
         return self._deliver()
 
     def _deliver(self) -> Iterator[dict[str, Any]]:
-        # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
-        _, _, worker, per_rank = pytorch_worker_info()  # (…, 0, 1) without workers
+        # This runs at the first `next` and not in `iter`, because loaders make iterators that they never use, and an
+        # error in `iter` ends a worker.
+        _, _, worker, per_rank = pytorch_worker_info()  # worker 0 of 1 if there are no workers
         start, version = self._resumption.start(per_rank, iterating=True), self._resumption.running
         workers, one = Workers(world_size=self.world_size, per_rank=per_rank), start.lane
         if one is not None and (one.workers, one.rank, one.worker) != (workers, self.rank, worker):
             raise FramedexError(
-                "the state of one worker belongs to another worker",
+                "the loaded state is that of another worker",
                 found=f"worker {one.worker} of {one.workers.per_rank} of rank {one.rank} of {one.workers.world_size}",
                 allowed=f"worker {worker} of {per_rank} of rank {self.rank} of {self.world_size}",
-                remedy="resume with as many ranks and workers, or take the state by state_dict(loader, batches=…)",
+                remedy="resume with as many ranks and workers, or save the state by state_dict(loader, batches=…)",
             )
         passed = None if one is None else one.passed
         lane = lane_of(self._order, start.epoch, start.stages, workers, rank=self.rank, worker=worker, passed=passed)
@@ -226,15 +237,15 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         self._history.end(version, worker)
 
     def _readable_clip(self, number: int) -> Clip:
-        """Return a clip that may be read. Raises DecodeError if it would take too much memory."""
+        """Return the record of a clip. Raises DecodeError if the clip would need too much memory."""
         clip = self._clips.clip(number)
         first, last = extent(clip)
-        # The reader copies each clip out of its request, so that its bytes are in memory twice.
+        # The bytes of a clip are in memory twice, because the reader copies each clip from its request.
         self._clips.options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))
         return clip
 
     def _item(self, read: ReadClip, number: int, now: progress.Iteration) -> dict[str, Any] | None:
-        """Return a clip's item, or a replacement, or None if the clip is skipped."""
+        """Return the item of a clip or of its replacement, or None if the clip is skipped."""
         epoch, on_error, in_source = now.begun_from.epoch, self._clips.options.on_error, self._clips.number(number)
         if on_error != "skip":
             return read_or_replaced(
@@ -269,25 +280,27 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
     def _read_item(self, read: ReadClip, epoch: int) -> dict[str, Any]:
         if read.error is not None:
             raise read.error
-        assert read.clip is not None  # otherwise, there is an error
+        assert read.clip is not None  # a clip without an error has been read
         assert read.held is not None
         return self._clips.item(read.clip, epoch, read.held)
 
     def state_dict(self, loader: progress.Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
-        """Return the plain values from which a run continues after the delivered clips.
+        """Return a state of plain values, with which a later run can continue after the delivered clips.
 
-        The state has the progress of each worker of each rank, if all ranks delivered as many batches. A run can
-        continue from it with any number of ranks and workers. With on_error="skip", each rank knows only its own
-        skipped clips: save the state of each rank.
+        The state contains the progress of every worker of every rank, provided that all ranks have delivered the same
+        number of batches. A run can continue from it with any number of ranks and workers. With on_error="skip", save
+        the state of each rank, because each rank knows only its own skipped clips.
 
         Args:
-            loader: the torch DataLoader that delivers this stream, whose workers read ahead. Leave it out if this
-                process iterates over the stream itself, or for a StatefulDataLoader, which counts itself.
-            batches: how many batches this rank delivered since the loader's iteration began. Give it with `loader`.
+            loader: The torch DataLoader that delivers this stream. It is needed because its workers read ahead. Leave
+                it out if this process iterates over the stream itself, and for a StatefulDataLoader, which counts
+                batches itself.
+            batches: The number of batches that this rank has delivered since the loader's iteration began. It must be
+                given together with `loader`.
 
         Raises:
-            FramedexError: workers deliver this stream and `loader` was not given, the loader is another stream's, or
-                it has fewer batches.
+            FramedexError: `loader` was not given although workers deliver this stream, the loader's dataset is not this
+                stream, or the loader has fewer than `batches` batches.
         """
         if (loader is None) != (batches is None):
             raise FramedexError("state_dict needs loader and batches together, or neither")
@@ -306,19 +319,19 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         return as_state(self._order, reached)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after a state: the next iteration delivers the rest of its epoch.
+        """Load a state that `state_dict` returned. The next iteration delivers the rest of the state's epoch.
 
-        Call it before the workers of a DataLoader begin.
+        Call this method before the workers of a DataLoader start.
 
         Raises:
-            FramedexError: this is not a state of a stream, or it belongs to another order of clips.
+            FramedexError: `state` is not a state of a stream, or belongs to another order of clips.
         """
         loaded = progress_of(self._order, state)
         self._iteration = None
-        self._resumption.load(loaded, own=is_worker())  # a StatefulDataLoader gives each worker a state of its own
+        self._resumption.load(loaded, own=is_worker())  # a StatefulDataLoader loads a separate state in each worker
 
     def _progress_here(self) -> progress.Progress:
-        """Return the progress of the iteration in this process, or the start of the next one."""
+        """Return the progress of the iteration in this process, or the start of the next iteration if there is none."""
         now = self._iteration
         if is_worker():
             _, _, _, per_rank = pytorch_worker_info()
@@ -327,15 +340,15 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
             return now.of_all(self._order)
         if self._history.has_begun(self._resumption.version):
             raise FramedexError(
-                "the workers of a DataLoader deliver this stream, and only the loader knows what they delivered",
-                remedy="state_dict(loader, batches=…), with the number of batches since the iteration began",
+                "the workers of a DataLoader deliver this stream, so only the loader can count the delivered batches",
+                remedy="call state_dict(loader, batches=…) with the number of batches since the iteration began",
             )
         return self._resumption.start(1, iterating=True)
 
     def _batching(self, loader: progress.Loader) -> progress.Batching:
         if getattr(loader, "dataset", None) is not self:
-            raise FramedexError("the loader does not deliver this stream", where="loader", found=repr(loader)[:80])
-        if not getattr(loader, "in_order", True):  # the speed of its workers decides which batch comes next
+            raise FramedexError("the dataset of the loader is not this stream", where="loader", found=repr(loader)[:80])
+        if not getattr(loader, "in_order", True):  # the speed of the workers determines which batch is next
             raise FramedexError(
                 "cannot resume a DataLoader with in_order=False: its delivery order is unknown",
                 where="loader",

@@ -1,4 +1,4 @@
-"""ConcatClips: several ClipDatasets one after the other, as one dataset for any DataLoader and Sampler."""
+"""ConcatClips: a concatenation of ClipDatasets, as one dataset for any DataLoader and Sampler."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,28 +21,29 @@ from framedex.sharder.clips.clip_source import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading import SourceFiles
 
-NUMBER = "dataset_number"  # the key of items with the number of their dataset
+NUMBER = "dataset_number"  # the key under which an item has the number of its dataset
 Columns = Literal["all", "common"]
 
 
 class ConcatClips:
-    """Several ClipDatasets one after the other: map-style and picklable, without torch.
+    """A concatenation of ClipDatasets. It is map-style and picklable, and does not need torch.
 
-    Clips are numbered as in torch's `ConcatDataset`. Items have one key more, `dataset_number`: the place of their
-    dataset in `datasets`.
+    Clips are numbered as in torch's `ConcatDataset`. Each item has the additional key `dataset_number`, the index of
+    the item's dataset in `datasets`.
 
     Args:
-        datasets: ClipDatasets, or other joined datasets, whose datasets are taken in their place.
-        columns: the user's columns that items have. With "all", items have the columns of all datasets; if a dataset
-            lacks a column, its value is None. With "common", they have the columns that all datasets share.
+        datasets: The ClipDatasets. A ConcatClips or a torch ConcatDataset among them is replaced by its datasets.
+        columns: The user's columns that items have. With "all", every item has the columns of all datasets. The value
+            is None in items whose dataset lacks the column. With "common", items have only the columns that all
+            datasets share.
 
     Attributes:
-        datasets: the ClipDatasets.
-        cumulative_sizes: for each dataset, the number of clips up to its end.
-        sources: where packets are read from.
+        datasets: The ClipDatasets.
+        cumulative_sizes: For each dataset, the number of clips in this dataset and all datasets before it.
+        sources: The files from which packets are read, with their cache.
 
     Raises:
-        FramedexError: an argument is not a dataset, or the datasets do not fit together.
+        FramedexError: An element of `datasets` is not a dataset, or the datasets cannot be joined.
     """
 
     def __init__(self, datasets: Iterable[Any], *, columns: Columns = "all") -> None:
@@ -55,18 +56,18 @@ class ConcatClips:
         for option in ("decode", "frame_columns"):
             _shared_value(self.datasets, option, f"open all datasets with the same {option}")
         self._check_labels()
-        # A dataset without clips does not know which columns it would have.
+        # A dataset without clips has no record of its columns.
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
-            raise FramedexError(f"a dataset has a column {NUMBER}, which joined datasets add", remedy="rename it")
+            raise FramedexError(f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename it")
         every = dict.fromkeys(name for own in names for name in own)
         self._partial = frozenset(name for name in every if any(name not in own for own in names))
         self._names = [name for name in every if columns == "all" or name not in self._partial]
         self.sources = SourceFiles(self._cache())
 
     def _check_labels(self) -> None:
-        """Raise FramedexError if datasets number the values of a column differently."""
+        """Raise FramedexError if two datasets map the labels of a column to different numbers."""
         classes: dict[str, tuple[int, list[str]]] = {}
         for place, dataset in enumerate(self.datasets):
             if dataset.label_column is None:
@@ -75,21 +76,21 @@ class ConcatClips:
             if own != dataset.classes:
                 shown = [named(names, len(names)) for names in (own, dataset.classes)]
                 raise FramedexError(
-                    f"joined datasets number the values of column {dataset.label_column!r} differently",
+                    f"joined datasets assign different numbers to the labels of column {dataset.label_column!r}",
                     found=f"{shown[0]} of dataset {first}, {shown[1]} of dataset {place}",
                     remedy="give all datasets the same numbers, such as labels={'run': 0, 'walk': 1}",
                 )
 
     @property
     def classes(self) -> list[str]:
-        """The names of the labels, by their numbers.
+        """The label that each number stands for, as a list: `classes[number]`.
 
         Raises:
-            FramedexError: the datasets lack labels, or they number several columns.
+            FramedexError: The datasets have no labels, or their labels are in different columns.
         """
         labelled = {dataset.label_column: dataset for dataset in self.datasets if dataset.label_column is not None}
         if len(labelled) > 1:
-            raise FramedexError("joined datasets number several columns", found=", ".join(map(str, labelled)))
+            raise FramedexError("joined datasets have labels in different columns", found=", ".join(map(str, labelled)))
         return (next(iter(labelled.values())) if labelled else self.datasets[0]).classes
 
     def _cache(self) -> Any:
@@ -103,7 +104,7 @@ class ConcatClips:
         return self.cumulative_sizes[-1]
 
     def __repr__(self) -> str:
-        """Return a description: the number of clips, and those of each dataset."""
+        """Return a description with the number of clips in all and of each dataset."""
         parts = ", ".join(counted(len(dataset), "clip") for dataset in self.datasets)
         return f"<ConcatClips: {counted(len(self), 'clip')} of {counted(len(self.datasets), 'dataset')} ({parts})>"
 
@@ -114,9 +115,9 @@ class ConcatClips:
 
     @property
     def uneven_columns(self) -> frozenset[str]:
-        """Columns of items that some datasets lack, or have with values of another kind.
+        """The columns of items that some datasets lack, or whose types differ among the datasets.
 
-        They are lists in each batch of ClipLoader, also in a batch whose values would fit an array.
+        In batches of ClipLoader, the values of such a column are always a list, even if they could form an array.
         """
         return frozenset(
             name
@@ -130,7 +131,7 @@ class ConcatClips:
         """(height, width) to which frames are scaled. If None, frames keep their stored size.
 
         Raises:
-            FramedexError: datasets differ in it.
+            FramedexError: The datasets have different sizes.
         """
         size: Size | None = _shared_value(self.datasets, "size", "give ClipLoader size=(height, width)")
         return size
@@ -144,7 +145,7 @@ class ConcatClips:
             rotation: replaces the datasets' own rotation, if given.
 
         Raises:
-            FramedexError: the datasets differ in it.
+            FramedexError: The options of the datasets differ.
         """
         own = [dataset.pixels.changed(size, framing, rotation) for dataset in self.datasets]
         for name in (field.name for field in fields(PixelOptions)):
@@ -158,23 +159,23 @@ class ConcatClips:
         return self.datasets[0].epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of random draws of all datasets, as `ClipDataset.set_epoch`."""
+        """Set the epoch of the random draws of all datasets, like `ClipDataset.set_epoch`."""
         for dataset in self.datasets:
             dataset.set_epoch(epoch)
 
     def failures(self) -> Iterator[Failure]:
-        """Yield the impossible clips, as `ClipDataset.failures`."""
+        """Yield the failures of all datasets, like `ClipDataset.failures`."""
         for dataset in self.datasets:
             yield from dataset.failures()
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the number of a clip's dataset, and the clip's number in it.
+        """Return the index of the dataset that contains a clip, and the clip's number in that dataset.
 
         Args:
-            number: negative numbers count from the end.
+            number: The number of the clip. Negative numbers count from the end.
 
         Raises:
-            IndexError: the clip does not exist.
+            IndexError: The clip does not exist.
         """
         if not -len(self) <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
@@ -186,11 +187,11 @@ class ConcatClips:
         return self.cumulative_sizes[part - 1] if part else 0
 
     def replacements(self, number: int, count: int) -> list[int]:
-        """Return clips of a clip's dataset, drawn with its number as the seed. ClipLoader replaces clips by them.
+        """Return clips with which ClipLoader may replace a clip. They are drawn from the clip's own dataset.
 
         Args:
-            number: a clip.
-            count: how many clips are drawn.
+            number: The number of the clip, which is also the seed of the draw.
+            count: The number of clips to draw.
         """
         part, _ = self.locate(number)
         bounds = self._first(part), self.cumulative_sizes[part]
@@ -199,18 +200,18 @@ class ConcatClips:
 
     @property
     def on_error(self) -> Any:
-        """The reaction to a clip that is not available. Raises FramedexError if the datasets differ in it."""
+        """The reaction to a clip that is not available. Raises FramedexError if it differs among the datasets."""
         return _shared_value(self.datasets, "on_error", "give ClipLoader on_error")
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Change the remedy of a clip's error, as `ClipDataset.fit_remedy`."""
+        """Adapt the remedy in a clip's error, like `ClipDataset.fit_remedy`."""
         part, own = self.locate(number)
         self.datasets[part].fit_remedy(error, own)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return clip `number`: the item of its ClipDataset with `dataset_number`, an int. Negative numbers count back.
+        """Return clip `number`, as the item of its ClipDataset with the additional key `dataset_number` (an int).
 
-        Raises as `ClipDataset.__getitem__`.
+        Negative numbers count from the end. The exceptions are those of `ClipDataset.__getitem__`.
         """
         part, own = self.locate(number)
         item = dict(self.datasets[part][own])
@@ -218,26 +219,26 @@ class ConcatClips:
         return item | self._row(own_columns, part)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
-        """Return clip `number` as `ClipDataset.clip`, with `dataset_number` among its columns.
+        """Return the record of clip `number`, like `ClipDataset.clip`, with `dataset_number` among the columns.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: The clip does not exist.
         """
         part, own = self.locate(number)
         clip = self.datasets[part].clip(own, epoch=epoch)
         return replace(clip, columns=self._row(clip.columns, part))
 
     def _row(self, columns: dict[str, Any], part: int) -> dict[str, Any]:
-        """Return the columns of a clip's item."""
+        """Return the user's columns and `dataset_number`, as the item of a clip of dataset `part` has them."""
         left_out = self._partial if self._columns == "common" else frozenset()
         own = {name: value for name, value in columns.items() if name not in left_out}
         return dict.fromkeys(self._names) | own | {NUMBER: part}
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are not read from its pictures, as `ClipDataset.extra_values`.
+        """Return an item's audio and `frame_columns`, like `ClipDataset.extra_values`.
 
         Args:
-            clip: a clip of this dataset.
+            clip: A clip of this dataset.
         """
         return self.datasets[int(clip.columns[NUMBER])].extra_values(clip)
 
@@ -248,14 +249,14 @@ class ConcatClips:
     def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
 
     def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
-        """Return a value of each clip, as `ClipDataset.column`; null for clips whose dataset lacks the column.
+        """Return one value for each clip, like `ClipDataset.column`. Clips whose dataset lacks the column have null.
 
         Args:
-            name: as for `ClipDataset.column`, or `dataset_number`.
-            as_arrow: return Arrow's array.
+            name: A name that `ClipDataset.column` accepts, or `dataset_number`.
+            as_arrow: Whether to return an Arrow array instead of a numpy array.
 
         Raises:
-            FramedexError: the datasets lack the column, or its values in several datasets are of different kinds.
+            FramedexError: No dataset has the column, or its types in the datasets cannot be unified.
         """
         check_column_name(name)
         if name == NUMBER:
@@ -263,7 +264,7 @@ class ConcatClips:
             return pa.chunked_array([pa.array(numbers)]) if as_arrow else numbers
         has = [name in dataset.columns or name in FIELD_NAMES for dataset in self.datasets]
         if not any(has):
-            has[0] = True  # the first dataset raises an error with the columns that exist
+            has[0] = True  # the first dataset then raises an error that lists the existing columns
         own = [
             dataset.column(name, as_arrow=True) if there else pa.chunked_array([pa.nulls(len(dataset))])
             for dataset, there in zip(self.datasets, has, strict=True)
@@ -276,10 +277,10 @@ class ConcatClips:
         return found if as_arrow else column_as_numpy(found, name)
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of the tar or medium that each clip is read from, counted over all datasets.
+        """Return int64 [clips]: the tar or medium that contains each clip, numbered across all datasets.
 
         Raises:
-            FramedexError: as `ClipDataset.places`.
+            FramedexError: `kind` is "tar", and a dataset has no tars.
         """
         found, first = [], 0
         for dataset in self.datasets:
@@ -294,7 +295,7 @@ class ConcatClips:
 
 
 def _shared_value(owners: Sequence[object], name: str, remedy: str) -> Any:
-    """Return an attribute that all datasets, or their options, share. Raises FramedexError if they differ in it."""
+    """Return the value of an attribute that must be equal in all `owners`. Raises FramedexError if values differ."""
     values = [getattr(owner, name) for owner in owners]
     if any(value != values[0] for value in values):
         found = ", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values))
@@ -303,12 +304,12 @@ def _shared_value(owners: Sequence[object], name: str, remedy: str) -> Any:
 
 
 def is_joined(dataset: object) -> bool:
-    """Return whether an object is several joined datasets: a ConcatClips, or a torch ConcatDataset."""
+    """Return whether an object is a concatenation of datasets (a ConcatClips, or a torch ConcatDataset)."""
     return hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
 
 
 def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
-    """Yield the ClipDatasets of joined datasets in order. Raises FramedexError for anything else."""
+    """Yield ClipDatasets in order, with those inside joined datasets. Raises FramedexError for other objects."""
     for dataset in datasets:
         if isinstance(dataset, ClipDataset):
             yield dataset
@@ -325,5 +326,5 @@ def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
 
 @functools.cache
 def _kind(kind: pa.DataType) -> str:
-    """Return the kind of an Arrow type: values of one kind become arrays of one type in batches."""
+    """Return the kind of an Arrow type. Values of the same kind become arrays of the same dtype in batches."""
     return "integer" if pa.types.is_integer(kind) else "float" if pa.types.is_floating(kind) else str(kind)

@@ -1,4 +1,4 @@
-"""MultiViewDataset: clips of several views, by number, for any DataLoader and Sampler."""
+"""MultiViewDataset: a map-style dataset whose items have several views (cameras), for any DataLoader and Sampler."""
 
 from typing import Any, Literal, overload
 
@@ -18,16 +18,16 @@ from framedex.sharder.clips.clip import ABSENT, Clip
 
 
 class MultiViewDataset:
-    """Clips of several views by number: map-style and picklable. The policy's `views` determines which clips join.
+    """A map-style, picklable dataset of clips of several views. The policy's `views` says which clips form an item.
 
     Args:
-        clips: a dataset that a policy with `views` made, or `ClipDataset.from_index` with such a policy. Its options
-            hold for each view.
-        stack: whether the values of the views are stacked to arrays with an axis of the views, whose frames must then
-            have the same shape. If False, they are dicts by view.
+        clips: A dataset made with a policy that has `views`, or `ClipDataset.from_index` with such a policy. The
+            options of this dataset apply to each view.
+        stack: Whether the arrays of the views are stacked along a new axis. The frames of all views must then have the
+            same shape. If False, the values are dicts {view: value}.
 
     Raises:
-        FramedexError: each clip of the dataset stands alone.
+        FramedexError: The dataset was made without `views`, so its clips cannot be joined.
     """
 
     def __init__(self, clips: ClipDataset, *, stack: bool = False) -> None:
@@ -43,15 +43,15 @@ class MultiViewDataset:
                 found=counted(len(clips), "clip") + " of single views",
                 remedy="choose clips by columns that all views share, or `missing: mask` in the policy's `views`",
             )
-        # By view, added when a clip lacks the view: one clip of the view, and whether its number of frames is its own,
-        # and not that of the leading view.
+        # For each view that some clip lacks: an example clip of the view, and whether clips of this view have another
+        # number of frames than the leading view. Entries are added on first use.
         self._shapes: dict[str, tuple[Clip, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
 
     def __repr__(self) -> str:
-        """Return a description: the number of clips, their views and where they come from."""
+        """Return a description with the path of the dataset, the number of clips, and their views."""
         return f"<MultiViewDataset {self.clips.origin.path}: {counted(len(self), 'clip')} of {', '.join(self.views)}>"
 
     @property
@@ -61,21 +61,21 @@ class MultiViewDataset:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the labels, by their numbers, as `ClipDataset.classes`."""
+        """The label that each number stands for, like `ClipDataset.classes`."""
         return self.clips.classes
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of random draws, as `ClipDataset.set_epoch`."""
+        """Set the epoch of the random draws, like `ClipDataset.set_epoch`."""
         self.clips.set_epoch(epoch)
 
     def numbers(self, number: int) -> dict[str, int]:
-        """Return the numbers of the clips of each view of a clip, in `clips`. Views that it lacks are left out.
+        """Return, for each view of item `number`, the number of its clip in `clips`. Missing views are left out.
 
         Args:
-            number: negative numbers count from the end.
+            number: The number of the item. Negative numbers count from the end.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: The item does not exist.
         """
         if not -len(self) <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
@@ -89,15 +89,16 @@ class MultiViewDataset:
     def column(self, name: str, *, view: str | None = None, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
 
     def column(self, name: str, *, view: str | None = None, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
-        """Return a value of each clip, in the order of the clips, as `ClipDataset.column` does.
+        """Return one value for each item, in the order of the items, like `ClipDataset.column`.
 
         Args:
-            name: as for `ClipDataset.column`.
-            view: a view, whose values are null for clips that lack it. Defaults to the view whose columns items have.
-            as_arrow: return Arrow's array.
+            name: A name that `ClipDataset.column` accepts.
+            view: The view whose values are returned. Items without this view have null. By default, the values come
+                from the view that also provides the user's columns of an item.
+            as_arrow: Whether to return an Arrow array instead of a numpy array.
 
         Raises:
-            FramedexError: the view does not exist; or as `ClipDataset.column`.
+            FramedexError: The view or the column does not exist.
         """
         if view is None:
             clips = np.where(self._table == ABSENT, len(self.clips), self._table).min(axis=1, initial=len(self.clips))
@@ -113,30 +114,31 @@ class MultiViewDataset:
         return self.clips.shapes()[self._first_views()]
 
     def places(self, kind: Any) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of the tar or medium that the first view of each clip is read from.
+        """Return int64 [items]: the number of the tar or medium that contains the first view of each item.
 
         Raises:
-            FramedexError: as `ClipDataset.places`.
+            FramedexError: `kind` is "tar", and the dataset has no tars.
         """
         return self.clips.places(kind)[self._first_views()]
 
     def _first_views(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of the clip of the first view that each clip has."""
+        """Return int64 [items]: the number in `clips` of the first view that each item has."""
         first = np.argmax(self._table != ABSENT, axis=1)
         return np.asarray(self._table[np.arange(len(self)), first], np.int64)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return clip `number` of all views. Negative numbers count from the end.
+        """Return item `number` with all of its views. Negative numbers count from the end.
 
         Returns:
             The keys of `ClipDataset.__getitem__`. `frames`, `pts`, `seconds`, `frame_index`, `mask`, `clip_id`, `uri`,
-            `rotation_degrees`, `color_transfer`, `view_away_seconds` and audio are dicts by view, or arrays [V, …] with
-            `stack`, in the order of `views`. `multiview_id`, the user's columns and the `frame_columns` come from the
-            view that is the clock, or from the first view. A view that the clip lacks has frames of zeros and a mask
-            that is False, with an empty `clip_id`.
+            `rotation_degrees`, `color_transfer`, `view_away_seconds` and audio are dicts {view: value}, or with
+            `stack`, arrays [V, …] in the order of `views`. `multiview_id`, the user's columns and the `frame_columns`
+            come from the view that is the clock, or otherwise from the first view. For a missing view, all frames are
+            zeros, the mask is False everywhere, and `clip_id` is empty.
 
         Raises:
-            FramedexError: views are to be stacked and differ in shape; or as `ClipDataset.__getitem__`.
+            FramedexError: The views have different shapes and cannot be stacked. Other exceptions are those of
+                `ClipDataset.__getitem__`.
         """
         return read_or_replaced(self._item, number, count=len(self), on_error=self.clips.on_error)
 
@@ -149,17 +151,19 @@ class MultiViewDataset:
 
     @staticmethod
     def leading(numbers: dict[str, int]) -> str:
-        """Return the view whose shared entries count: the first one in the dataset, which is the clock if there is one.
+        """Return the leading view, from which an item takes its shared entries (the user's columns, for example).
+
+        It is the view whose clip comes first in the dataset. If the scene has a view as its clock, it is that view.
 
         Args:
-            numbers: as `numbers` returns them.
+            numbers: The number of the clip of each view, as the method `numbers` returns it.
         """
         return min(numbers, key=numbers.__getitem__)
 
     def blank(
         self, view: str, leading: dict[str, Any], pixels: PixelOptions
     ) -> tuple[dict[str, Any], NDArray[Any], Draw]:
-        """Return padding for a view that a clip lacks.
+        """Return the padding that stands for a missing view.
 
         Args:
             view: the view.
@@ -167,7 +171,7 @@ class MultiViewDataset:
             pixels: how frames are delivered.
 
         Returns:
-            The item without pictures, zeros as decoded frames, and the source of the clip's random numbers.
+            The view's item without frames, its decoded frames (all zeros), and the seeds of the clip's random draws.
         """
         if view not in self._shapes:
             own, other = (self.clips.origin.clip(number) for number in self._examples[view])
@@ -185,11 +189,11 @@ class MultiViewDataset:
 
 
 class ViewJoiner:
-    """Joins the views of a MultiViewDataset in batches (`batches.frames.JoinsViews`).
+    """Joins the views of a MultiViewDataset into batches. It implements `batches.frames.JoinsViews`.
 
     Args:
-        dataset: the clips.
-        options: how frames are delivered.
+        dataset: The dataset with the views.
+        options: The options of ClipLoader.
     """
 
     def __init__(self, dataset: MultiViewDataset, options: LoaderOptions) -> None:
@@ -204,5 +208,5 @@ class ViewJoiner:
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
-        """Return one batch of the views' own values and of their common values."""
+        """Return one batch from the values of each view and the values that all views share."""
         return joined(of_view, shared, axis=1 if self._dataset.stack else None)

@@ -1,4 +1,4 @@
-"""Texts about a clip for a prompt, with the times of its frames and the user's columns."""
+"""Prompt texts for a clip, made from a template with the times of the frames and the user's columns."""
 
 import re
 import string
@@ -12,7 +12,7 @@ from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 
 Origin = Literal["container", "clip"]
-WIDE = re.compile(r"\d{4}")  # such a width in a format would make a very long text
+WIDE = re.compile(r"\d{4}")  # a format width of four or more digits, which would make a very long text
 NEEDED = ("seconds", "mask", "frame_index")
 
 
@@ -25,34 +25,37 @@ def prompt_text(
     group: int = 1,
     origin: Origin = "container",
 ) -> str:
-    """Return a template filled with the times of a clip's frames, and with the clip's columns.
+    """Fill a template with the times of a clip's frames and with the clip's columns. Return the text.
 
-    `prompt_text(clip, "{count} frames, at {times}: {caption}")` gives "3 frames, at 0.0s, 0.5s, 1.0s: a cat", for an
-    item with a column `caption`.
+    `prompt_text(clip, "{count} frames, at {times}: {caption}")` returns "3 frames, at 0.0s, 0.5s, 1.0s: a cat" for an
+    item whose column `caption` is "a cat".
 
     Args:
         item: An item of ClipDataset.
-        template: A text with fields in the notation of `str.format`: `times`, the texts of all frames; `count`, the
-            number of these texts; `first` and `last`, the times in seconds of the first and last frame, if the clip has
-            frames; and every other key of the item with a single value, such as `caption` or `uri`.
-        frame: The text of each frame, with the fields `seconds`, `number` (of the text, from 1) and `frame_index`.
-        separator: The text between these texts.
-        group: How many frames share one text, such as 2 for models that join two frames into one patch. `seconds` is
-            the mean of the first and the last frame's time, as in Qwen3-VL; `frame_index` belongs to the first frame.
-        origin: "container": times are by the container's clock, as in the item. "clip": they count from the clip's
-            earliest frame.
+        template: A text with fields in the notation of `str.format`. `times` is the joined texts of all frames, and
+            `count` is the number of these texts. `first` and `last` are the times in seconds of the first and last
+            frame, if the clip has frames. Every other key of the item whose value is a single text or number is a
+            field, too, such as `caption` or `uri`.
+        frame: The template for one frame, with the fields `seconds`, `number` (which counts these texts from 1) and
+            `frame_index`.
+        separator: The text between the texts of two frames.
+        group: The number of frames that share one text, such as 2 for models that join two frames into one patch. For a
+            group, `seconds` is the mean of the times of its first and last frame, as in Qwen3-VL, and `frame_index` is
+            that of its first frame.
+        origin: The zero of the times. With "container", times are those of the container, as in the item. With "clip",
+            times count from the clip's earliest frame.
 
     Returns:
-        The text. Padded frames are left out, and a group of padded frames has no text.
+        The filled template. Padded frames are ignored. A group in which all frames are padded has no text.
 
     Raises:
-        FramedexError: A template has an unknown field or another mistake, or an argument is not allowed.
+        FramedexError: `template` or `frame` has an unknown field or is malformed, or another argument is not allowed.
     """
     for name, text in (("template", template), ("frame", frame), ("separator", separator)):
         if not isinstance(text, str):
-            raise FramedexError(f"{name} is a text", found=type(text).__name__)
+            raise FramedexError(f"{name} must be a text", found=type(text).__name__)
     if not isinstance(group, int | np.integer) or group < 1:
-        raise FramedexError("group is a number of frames", found=repr(group), allowed="1 or more")
+        raise FramedexError("group must be a number of frames", found=repr(group), allowed="1 or more")
     check_choices(origin=(origin, get_args(Origin)))
     seconds, index = _group_frames(item, int(group), origin)
     texts = [
@@ -67,10 +70,11 @@ def prompt_text(
 
 
 def _group_frames(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the times of the first and last real frame of each group, and the number of the first one.
+    """Return the times of the first and last frame of each group without padding, and the first frame's number.
 
     Returns:
-        float64 [groups, 2] and int64 [groups]. Groups of padding alone are left out.
+        The times, float64 [groups, 2], and the frame numbers, int64 [groups]. Groups in which all frames are padded are
+        left out.
     """
     seconds, mask, index = _frame_arrays(item)
     places = np.flatnonzero(mask)
@@ -84,30 +88,30 @@ def _group_frames(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[
 
 
 def _frame_arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
-    """Return seconds, mask and frame_index of one clip, [F] each. Raises FramedexError."""
+    """Return `seconds`, `mask` and `frame_index` of one clip as arrays [F]. Raises FramedexError."""
     allowed = "an item of ClipDataset, with seconds, mask and frame_index of one clip"
     if not isinstance(item, Mapping) or any(name not in item for name in NEEDED):
         found = ", ".join(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
-        raise FramedexError("this is no item of a dataset", found=found[:200] or "nothing", allowed=allowed)
+        raise FramedexError("item is not an item of a dataset", found=found[:200] or "nothing", allowed=allowed)
     try:
         arrays = [np.asarray(item[name]) for name in NEEDED]
-    except (TypeError, RuntimeError) as error:  # numpy cannot read a tensor of a GPU
+    except (TypeError, RuntimeError) as error:  # numpy cannot read a tensor in GPU memory
         raise FramedexError("the item's values cannot be read", found=error, allowed=allowed) from None
     if arrays[0].ndim != 1 or len({array.shape for array in arrays}) != 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(NEEDED, arrays, strict=True))
-        raise FramedexError("this is not one clip", found=shapes, allowed=allowed)
+        raise FramedexError("item is not a single clip", found=shapes, allowed=allowed)
     return arrays
 
 
 def _is_single(value: object) -> bool:
-    """Return whether a value is a single text or number, not an array or a list of them."""
+    """Return whether a value is a single text or number, and not an array or a collection."""
     return isinstance(value, str) or (
         getattr(value, "ndim", 0) == 0 and not isinstance(value, Sequence | Mapping | set)
     )
 
 
 class _Template(string.Formatter):
-    """A formatter whose fields are names of values alone: templates must not reach attributes or elements."""
+    """A formatter whose fields are plain names. Access to attributes or elements of values is forbidden."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         value = kwargs[field_name]
@@ -120,7 +124,7 @@ class _Template(string.Formatter):
 
 
 def _fill(template: str, fields: Mapping[str, Any], name: str) -> str:
-    """Return a filled template. Raises FramedexError for a mistake in it."""
+    """Return a filled template. Raises FramedexError if the template is malformed."""
     try:
         return _Template().vformat(template, (), fields)
     except KeyError as error:

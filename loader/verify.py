@@ -1,6 +1,6 @@
-"""`framedex.verify`: the Python function for the command `framedex verify`.
+"""The Python function `framedex.verify`, which does what the command `framedex verify` does.
 
-Counts of what a verification found.
+`VerifyReport` counts the results.
 """
 
 import collections
@@ -22,20 +22,21 @@ RIGHT = ("exact", "nearest")
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport:
-    """What a verification found.
+    """The results of a verification.
 
     Attributes:
-        clips: how many were checked.
-        frames: how many frames these clips have, repeats and padding included.
-        verdicts: how many clips have each verdict.
-        wrong: the clips that are neither exact nor nearest.
-        decoders: with decode="gpu", how many clips each decoder took.
-        undecided: how many frames cannot be told from another picture: with decode="gpu", because no neighbour differs
-            from them, and of encoded clips, because another picture of the source is as near to them.
-        worst_psnr: with decode="gpu", the PSNR in dB of the frame that differs most from the CPU's. Infinite where none
-            differs.
-        source_psnr: of encoded clips, the PSNR in dB of the frame that differs most from the source's. Infinite where
-            none was compared.
+        clips: The number of clips that were checked.
+        frames: The number of frames of these clips, including repeated and padded frames.
+        verdicts: The number of clips with each verdict.
+        wrong: The clips whose verdict is neither "exact" nor "nearest".
+        decoders: With decode="gpu", the number of clips that each decoder decoded.
+        undecided: The number of frames that cannot be distinguished from another picture. With decode="gpu", these are
+            frames whose neighbours show the same picture. In encoded clips, these are frames to which another picture
+            of the source is equally similar.
+        worst_psnr: With decode="gpu", the lowest PSNR in dB between a frame of the GPU and the same frame of the CPU.
+            Infinite if no frame differs.
+        source_psnr: For encoded clips, the lowest PSNR in dB between a frame and the same frame of the source. Infinite
+            if no frame was compared.
     """
 
     clips: int = 0
@@ -48,7 +49,7 @@ class VerifyReport:
     source_psnr: float = math.inf
 
     def count(self, checked: Checked) -> None:
-        """Add the verdict on one clip."""
+        """Count the result for one clip."""
         self.clips += 1
         self.frames += len(checked.frames)
         self.verdicts[checked.verdict] += 1
@@ -62,17 +63,17 @@ class VerifyReport:
 
     @property
     def internal(self) -> int:
-        """Number of clips at which framedex itself failed."""
+        """The number of clips for which framedex itself failed (a bug)."""
         return self.verdicts["internal_error"]
 
     @property
     def failed(self) -> int:
-        """Number of clips that are not exact, without internal errors."""
+        """The number of wrong clips, without those of internal errors."""
         return len(self.wrong) - self.internal
 
     @property
     def is_exact(self) -> bool:
-        """Whether clips were checked and all of them are exact, or nearest where a GPU decoded or framedex encoded."""
+        """Whether at least one clip was checked, and every checked clip is "exact" or "nearest"."""
         return self.clips > 0 and not self.wrong
 
 
@@ -91,22 +92,24 @@ def verify(
     """Compare clips, decoded from their byte ranges, with a full decode of their sources, as `framedex verify` does.
 
     Args:
-        dataset: what `framedex.shard` wrote.
-        sample: how many clips are checked, chosen at random. None: all clips.
-        seed: the seed of that choice.
-        root: where the sources are now, if they moved.
-        allow_remote: whether sources may lie in another store than the dataset: as for ClipDataset.
-        decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must
-            be nearer to the CPU's picture of it than to those of its neighbours.
-        workers: processes that decode. None: one per core. 0: this process, without `timeout_seconds`.
-        timeout_seconds: time limit for each source. None: no limit.
-        progress: show a progress bar on a terminal.
+        dataset: A dataset that `framedex.shard` wrote.
+        sample: The number of clips to check, chosen at random. If None, all clips are checked.
+        seed: The seed of this random choice.
+        root: The new location of the sources, if they moved.
+        allow_remote: Whether sources may be in another store than the dataset, as for ClipDataset.
+        decode: The decoder that is verified. With "cpu", every frame is compared bit for bit. With "gpu", clips are
+            decoded as by a loader with a GPU, and each frame must be more similar to the CPU's picture of this frame
+            than to the CPU's pictures of the neighbouring frames.
+        workers: The number of processes that decode. If None, one per core. If 0, this process decodes, and
+            `timeout_seconds` has no effect.
+        timeout_seconds: The time limit for each source. If None, there is no limit.
+        progress: Whether to show a progress bar on a terminal.
 
     Returns:
-        How many clips have which verdict, and the clips that are wrong.
+        The number of clips with each verdict, and the clips that are wrong.
 
     Raises:
-        FramedexError: an argument is wrong, there is no dataset, or decode="gpu" finds no GPU.
+        FramedexError: An argument is wrong, there is no dataset, or decode="gpu" is given and there is no GPU.
     """
     check_choices(decode=(decode, ("cpu", "gpu")))
     report = VerifyReport()

@@ -1,4 +1,4 @@
-"""The clips that a loader takes from a source, with their labels, and the way in which items are made of them."""
+"""The clips of a source that pass a loader's filter, with their labels. Makes items of these clips."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.reader import DiskCache
 
 LOG = logging.getLogger("framedex.loader")
-MAX_BITS = 8  # the bits of a uint8 sample, which lack the lower bits of deeper video
+MAX_BITS = 8  # number of bits of a uint8 sample; video with more bits loses its lower bits
 
 
 class PixelArguments(TypedDict, total=False):
-    """Keyword arguments of all loaders: how frames are decoded and delivered. ClipDataset explains them."""
+    """Keyword arguments for decoding and delivering frames, which all loaders share. See ClipDataset."""
 
     size: Size | None
     framing: Framing | None
@@ -53,14 +53,14 @@ class PixelArguments(TypedDict, total=False):
 
 
 class ItemArguments(PixelArguments, total=False):
-    """Keyword arguments of loaders that make items: also where frames are decoded, and columns of their table."""
+    """Keyword arguments of loaders that make items: those of PixelArguments, the decoder, and per-frame columns."""
 
     decode: Decode
     frame_columns: FrameColumns | None
 
 
 def check_arguments(given: Mapping[str, object], known: type[TypedDict], called: str) -> None:  # type: ignore[valid-type]
-    """Raise TypeError for a keyword argument that a function does not have, as Python does, with a name like it."""
+    """Raise TypeError for an unknown keyword argument, like Python, and suggest a similar name."""
     for name in given:
         if name not in known.__annotations__:
             near = did_you_mean(name, known.__annotations__)
@@ -69,12 +69,12 @@ def check_arguments(given: Mapping[str, object], known: type[TypedDict], called:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemOptions:
-    """The contents of items, and how they are made.
+    """Options for making items of clips.
 
-    The fields have the names of ClipDataset's arguments.
+    The fields are the arguments of ClipDataset with the same names.
 
     Raises:
-        FramedexError: a value is not allowed.
+        FramedexError: A value is not allowed.
     """
 
     decode: Decode
@@ -93,13 +93,13 @@ class ItemOptions:
 
     @classmethod
     def of(cls, called: str, on_error: OnError, seed: int, items: Mapping[str, Any]) -> Self:
-        """Return the options that the ItemArguments of a function mean. Raises FramedexError, TypeError.
+        """Return the options for the ItemArguments that a function received. Raises FramedexError, TypeError.
 
         Args:
-            called: the function, for errors.
-            on_error: as for ClipDataset.
-            seed: as for ClipDataset.
-            items: the arguments by name.
+            called: The name of the function, for error texts.
+            on_error: The reaction to a clip that is not available, as for ClipDataset.
+            seed: The seed, as for ClipDataset.
+            items: The function's ItemArguments by name.
         """
         check_arguments(items, ItemArguments, called)
         own = {name: items[name] for name in items if name in PixelArguments.__annotations__}
@@ -112,24 +112,25 @@ class ItemOptions:
 
 
 class ChosenClips:
-    """The clips that a loader takes from a source, numbered from 0, with their labels. Picklable.
+    """The clips of a source that pass a filter, numbered from 0, with their labels. Picklable.
 
     Args:
-        source: all clips.
-        options: how items are made.
-        where: as for ClipDataset.
-        labels: as for ClipDataset.
-        cache: as for ClipDataset.
+        source: The source of clips: a manifest, or the plans for an index.
+        options: The options for making items.
+        where: The filter, as for ClipDataset.
+        labels: The numbers of labels, as for ClipDataset.
+        cache: The cache for object storage, as for ClipDataset.
 
     Attributes:
-        source: all clips.
-        options: how items are made.
-        files: where packets are read from.
-        numbers: int64, ascending, the numbers of the clips in the source. If None, all clips are taken.
-        labels: the numbers of a column's values. If None, there are no labels.
+        source: The source of clips.
+        options: The options for making items.
+        files: The files from which packets are read.
+        numbers: The numbers in the source of the clips that pass the filter, int64, ascending. None if there is no
+            filter.
+        labels: The column of labels, and the numbers assigned to them. None if there are no labels.
 
     Raises:
-        FramedexError: `where` or `labels` is wrong.
+        FramedexError: `where` or `labels` is not allowed for this source.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class ChosenClips:
         self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
         self.numbers = None if where is None else clips_where(source, where, str(source.path))
         self.labels = self._numbered_labels(labels)
-        # Shared by all copies, and with the line that opened the dataset: a worker process has no line of the user.
+        # Shared by all copies. Warnings refer to the user's line that opened the dataset, since no user's code runs in
+        # a worker process.
         self._has_warned, self._user_line = SharedNumber(), user_line()
 
     def __len__(self) -> int:
@@ -171,35 +173,38 @@ class ChosenClips:
         return replace(clip, columns=self.labels.applied(clip.columns, f"clip {clip.clip_id}"))
 
     def item(self, clip: Clip, epoch: int, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
-        """Return a clip's item, as `ClipDataset.__getitem__` describes it.
+        """Return a clip's item, as described for `ClipDataset.__getitem__`.
 
         Args:
-            clip: the clip.
-            epoch: the epoch of random crops and of the transform.
-            files: where its packets are read from. If None, `files` of these clips.
+            clip: The clip.
+            epoch: The epoch of random crops and of the transform.
+            files: The files or bytes from which packets are read. Defaults to the attribute `files`.
 
         Raises:
-            StaleError, DecodeError, TransformError, FramedexError: as `ClipDataset.__getitem__`.
+            StaleError, DecodeError, TransformError, FramedexError: As for `ClipDataset.__getitem__`.
         """
         files = files or self.files
         shown = picture(clip, files, decode=self.options.decode, pixels=self.options.pixels, epoch=epoch)
         return shown | self.extra_values(clip, files) | describe(clip)
 
     def extra_values(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
-        """Return the entries of an item that are not read from its pictures: audio, and columns of the frames' table.
+        """Return an item's audio and its `frame_columns`.
 
         Raises:
-            FramedexError: the clip has no table of its frames, or the table lacks a column.
-            FormatError: the table is damaged, or its rows do not belong to the clip's frames.
+            FramedexError: The clip has no per-frame table, or the table lacks a column.
+            FormatError: The table is damaged, or its rows do not correspond to the clip's frames.
         """
         columns = {} if self._tables is None else self._tables(clip)
         return columns | sound(clip, files or self.files)
 
     def _numbered_labels(self, labels: LabelsArgument | None) -> Labels | None:
-        """Return the numbers of labels; as recorded if `labels` is None or asks for the recorded column.
+        """Return the numbers assigned to labels.
+
+        These are the recorded numbers if `labels` is None, or if it is the name of the recorded column.
 
         Raises:
-            FramedexError: `labels` is wrong, there is no such column, or a clip that is taken has no label.
+            FramedexError: `labels` is malformed, there is no such column, or a clip that passes the filter has no
+                label.
         """
         source, where = self.source, str(self.source.path)
         if labels is None:
@@ -215,7 +220,7 @@ class ChosenClips:
         return found
 
     def _warn_of_lost_bits(self, medium: Medium) -> None:
-        """Warn of the first medium whose samples have more bits than frames, once for all copies of these clips."""
+        """Warn if a medium has more than MAX_BITS bits per sample. All copies together warn once."""
         if medium.bits > MAX_BITS and self._has_warned.claim():
             message = (
                 f"{self.source.path}: the samples of {medium.uri} have more than {MAX_BITS} bits "
@@ -226,44 +231,47 @@ class ChosenClips:
 
 
 class ColumnsOfClips:
-    """The columns and labels of ClipDataset and ClipStream."""
+    """A base class of ClipDataset and ClipStream with the properties for columns and labels."""
 
     _clips: ChosenClips
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
+        """The names of the user's columns, which come from a listing, from explicit clips and from a split.
+
+        With labels, the column that contains the labels themselves follows at the end.
+        """
         labels = self._clips.labels
         return [*self._clips.source.columns, *([] if labels is None else [labels.name_column])]
 
     @property
     def label_column(self) -> str | None:
-        """The column whose values are numbered, or None without labels."""
+        """The column whose values are the labels. None if there are no labels."""
         return None if self._clips.labels is None else self._clips.labels.column
 
     @property
     def classes(self) -> list[str]:
-        """The names of the labels, by their numbers.
+        """The label that each number stands for, as a list: `classes[number]`.
 
         Raises:
-            FramedexError: there are no labels.
+            FramedexError: There are no labels.
         """
         if self._clips.labels is None:
             raise FramedexError(
                 "the dataset has no labels",
                 where=str(self._clips.source.path),
-                remedy=f"{type(self).__name__}(…, labels='label') numbers the values of the column label",
+                remedy=f"{type(self).__name__}(…, labels='label') assigns numbers to the values of the column label",
             )
         return self._clips.labels.classes
 
 
 @functools.cache
 def warn_of_other_ffmpeg(place: str, versions: tuple[str, ...]) -> None:
-    """Log a warning, once in this process, if PyAV has another major version of FFmpeg than an index.
+    """Log a warning if PyAV uses another major version of FFmpeg than an index. Warn only once in this process.
 
     Args:
-        place: the place of the index, or of a dataset that was made from it.
-        versions: the versions of FFmpeg that probed its media.
+        place: The path of the index, or of a dataset that was made from the index.
+        versions: The versions of FFmpeg that probed the media of the index.
     """
     others = other_major_versions(versions)
     if others:

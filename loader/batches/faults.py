@@ -1,4 +1,4 @@
-"""Records of clips on their way into a batch, of clips that are not available, and of a loader's counts."""
+"""Records of fetched clips and of clips that are not available, and the counters of a loader."""
 
 import logging
 import threading
@@ -23,8 +23,8 @@ class ClipRequest:
     """A request to fetch a clip.
 
     Attributes:
-        number: number of the clip.
-        on_gpu: whether a GPU decodes it, if it can.
+        number: The number of the clip.
+        on_gpu: Whether a GPU is to decode the clip, if it can.
     """
 
     number: int
@@ -33,11 +33,11 @@ class ClipRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvdecClip:
-    """A clip that NVDEC is to decode.
+    """The input of NVDEC for a clip.
 
     Attributes:
-        packets: the movie.
-        wanted: int32 [unique], ascending frame numbers among the packets' pictures.
+        packets: The clip's packets in a container, as NVDEC reads them.
+        wanted: The numbers of the wanted pictures among those of the packets, int32 [unique], ascending.
     """
 
     packets: GpuMovie
@@ -46,7 +46,7 @@ class NvdecClip:
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """A clip on its way into a batch: decoded frames, or encoded pictures for a GPU.
+    """A fetched clip that becomes part of a batch. It has decoded frames, or encoded pictures for a GPU.
 
     Attributes:
         number: number of the clip.
@@ -82,16 +82,17 @@ class Fetched:
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
-TRANSFORM = "transform"  # the user's transform fails, which ends the run, too
+TRANSFORM = "transform"  # kind of fault if the user's transform fails; this fault also ends the run
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError, TRANSFORM: TransformError}
-# A loader raises DecodeError for a damaged clip: DamageError is an error of planning.
+# Faults of the kind "damaged" come from a DamageError, which is an error of planning. Loaders raise DecodeError
+# instead.
 KINDS = ERRORS | {"damaged": DamageError}
-# These kinds of StorageError concern the run and not one clip: the run ends, whatever `on_error` is.
+# Kinds of StorageError that affect all clips and not only one. They end the run, regardless of `on_error`.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
-TRIES = 8  # replacements that are drawn for a clip before the error is raised
-MAX_FAULTS = 1000  # a report of a run over a bad dataset must not fill the memory
-_COUNTING = threading.Lock()  # one lock for all loaders suffices, because it is held briefly
+TRIES = 8  # number of replacements that are tried for a clip before its error is raised
+MAX_FAULTS = 1000  # number of faults that a report keeps, so that a bad dataset does not fill the memory
+_COUNTING = threading.Lock()  # one lock for all loaders is sufficient, because each holds it only briefly
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -100,11 +101,11 @@ class Fault:
     """A clip that is not available.
 
     Attributes:
-        number: number of the clip.
-        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died) or `error`. Other kinds end the run: `denied`
-            or `forked` if the store is not usable, `foreign` if the source must not be read, `transform` if the user's
-            transform fails.
-        message: the reason.
+        number: The number of the clip.
+        kind: The kind of fault: `stale`, `undecodable`, `damaged`, `crash` (the worker died) or `error`. Other kinds
+            end the run: `denied` and `forked` (the store is not usable), `foreign` (the source must not be read) and
+            `transform` (the user's transform fails).
+        message: The reason.
     """
 
     number: int
@@ -113,7 +114,7 @@ class Fault:
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether other clips are not available either, or the trainer's own code is wrong."""
+        """Whether the fault affects all clips, or is an error in the user's code, so that the run must end."""
         return self.kind in OF_THE_RUN or self.kind == TRANSFORM
 
     def error(self) -> FramedexError:
@@ -124,7 +125,7 @@ class Fault:
 
 
 def fault_of(number: int, error: Exception) -> Fault:
-    """Return the fault for an exception."""
+    """Return the fault of clip `number` that corresponds to an exception."""
     kind = next((kind for kind, known in KINDS.items() if isinstance(error, known)), "error")
     if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
         kind = error.kind
@@ -133,11 +134,11 @@ def fault_of(number: int, error: Exception) -> Fault:
 
 
 def replacements(number: int, count: int) -> list[int]:
-    """Return the clips that are tried in place of a clip, drawn with its number as the seed.
+    """Return the numbers of clips that may replace a clip, in the order in which they are tried.
 
     Args:
-        number: the clip; negative numbers count from the end.
-        count: the number of all clips.
+        number: The number of the clip, which is also the seed of the draw. Negative numbers count from the end.
+        count: The number of all clips.
     """
     drawn: list[int] = np.random.default_rng(number % count).integers(0, count, TRIES).tolist()
     return drawn
@@ -152,18 +153,18 @@ def read_or_replaced(
     first: Callable[[], dict[str, Any]] | None = None,
     number: int | None = None,
 ) -> dict[str, Any]:
-    """Return an item, or another one if it is not available and `on_error` is "replace".
+    """Return an item. If the item is not available and `on_error` is "replace", return another item.
 
     Args:
-        read: function that reads an item by its place.
-        place: place of the item among the items of the loader, the seed of the draw of replacements.
-        count: the number of these items.
-        on_error: the reaction to an item that is not available.
-        first: function that reads the item itself. Defaults to `read`.
-        number: number of the item in messages. Defaults to `place`.
+        read: A function that reads the item with a given index.
+        place: The index of the item, which is also the seed of the draw of replacements.
+        count: The number of all items.
+        on_error: The reaction to an item that is not available.
+        first: A function that reads the item itself. Defaults to `read` with the index of the item.
+        number: The number of the item in messages. Defaults to `place`.
 
     Raises:
-        DecodeError: no other item is available either.
+        DecodeError: None of the replacements that were tried is available.
     """
     number = place if number is None else number
     try:
@@ -183,7 +184,7 @@ def read_or_replaced(
         LOG.warning("clip %d is replaced by clip %d (%s): %s", number, draw, fault.kind, fault.message)
         return found
     raise DecodeError(
-        f"neither clip {number} nor any of {len(draws)} drawn in its place can be loaded",
+        f"clip {number} cannot be loaded, and none of {len(draws)} clips drawn as replacements either",
         found=fault.message,
         remedy="framedex verify shows which clips decode",
     )
@@ -191,20 +192,20 @@ def read_or_replaced(
 
 @dataclass(slots=True)
 class LoaderReport:
-    """The counts of a loader so far.
+    """The counters of a loader since it was made.
 
     Attributes:
-        decoded: clips by decoder (`cpu`, `nvdec`, `nvjpeg`).
-        seconds: time by stage, of this process and of all workers together.
-        failures: clips that were not available, by kind.
-        retried: by kind, clips on which one decoder failed and which another one decoded, and tasks of workers that
-            died.
-        replaced: clips that were replaced by another clip.
-        skipped: clips that were left out.
-        bytes_read: bytes read from sources.
-        packets: packets that were decoded.
-        frames: requested frames of these packets.
-        faults: the first MAX_FAULTS clips that were not available.
+        decoded: The number of clips by decoder (`cpu`, `nvdec`, `nvjpeg`).
+        seconds: The time in seconds by stage, summed over this process and all workers.
+        failures: The number of clips that were not available, by kind of fault.
+        retried: The number of repeated attempts, by kind: decoding with another decoder after one failed, and fetching
+            again after a worker died.
+        replaced: The number of clips that were replaced by another clip.
+        skipped: The number of clips that were left out.
+        bytes_read: The number of bytes read from sources.
+        packets: The number of packets that were decoded.
+        frames: The number of wanted frames that were decoded from these packets.
+        faults: The first MAX_FAULTS clips that were not available.
     """
 
     decoded: Counter[str] = field(default_factory=Counter)
@@ -219,13 +220,13 @@ class LoaderReport:
     faults: list[Fault] = field(default_factory=list)
 
     def add_seconds(self, **stages: float) -> None:
-        """Add to the time of stages. Safe to call from threads."""
+        """Add seconds to the times of stages. Thread-safe."""
         with _COUNTING:
             for name, seconds in stages.items():
                 self.seconds[name] += seconds
 
     def count(self, clip: Fetched) -> None:
-        """Count a clip of a batch. Safe to call from threads."""
+        """Count a clip that is part of a batch. Thread-safe."""
         self.add_seconds(**{"workers reading": clip.read_seconds, "workers decoding": clip.decode_seconds})
         with _COUNTING:
             self.decoded["nvdec" if clip.movie else "cpu" if clip.images is None else "nvjpeg"] += 1
@@ -234,7 +235,7 @@ class LoaderReport:
             self.frames += int((clip.item["frame_index"] >= 0).sum())
 
     def add(self, *, skipped: int = 0, replaced: int = 0, retried: str | None = None) -> None:
-        """Count what happened to clips that were not available at once. Safe to call from threads."""
+        """Count clips that were skipped or replaced, and attempts that were repeated. Thread-safe."""
         with _COUNTING:
             self.skipped += skipped
             self.replaced += replaced
@@ -242,7 +243,7 @@ class LoaderReport:
                 self.retried[retried] += 1
 
     def note(self, fault: Fault) -> None:
-        """Count and log a clip that is not available. Safe to call from threads."""
+        """Count and log a clip that is not available. Thread-safe."""
         with _COUNTING:
             self.failures[fault.kind] += 1
             if len(self.faults) < MAX_FAULTS:
@@ -250,5 +251,6 @@ class LoaderReport:
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)
 
 
-# Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
+# A function that decodes clips. It returns the frames of each clip, uint8 [F, H, W, 3], and raises RuntimeError if the
+# decoder fails.
 DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]

@@ -1,6 +1,6 @@
-"""The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does.
+"""Read a clip, choose its decoder, and decode it on the CPU unless a GPU does. This is the task of a loader's worker.
 
-The parts of an item (pictures, audio, and the description of its frames) are made here for all loaders.
+The functions that make the parts of an item (pictures, audio, and metadata of the frames) are used by all loaders.
 """
 
 import time
@@ -29,39 +29,39 @@ Decode = Literal["cpu", "movie"]
 
 
 class ReadableClips(Protocol):
-    """Clips by number, as in ClipDataset.
+    """The methods that workers need of a dataset such as ClipDataset.
 
     Attributes:
-        sources: where their packets are read from.
+        sources: The files from which packets are read.
     """
 
     sources: SourceFiles
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The epoch that determines random draws."""
 
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
-        """Return clip `number` as the manifest or the plan describes it."""
+        """Return the record of clip `number`, which says how the clip is read and decoded."""
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
+        """Adapt the remedy in a clip's error to the kind of the dataset: on disk, or planned from an index."""
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are not read from its pictures: audio, and columns of frames' tables."""
+        """Return an item's audio and its `frame_columns`."""
 
 
 def picture(
     clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int
 ) -> dict[str, Any]:
-    """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
+    """Return the entries of an item that come from its pictures: `frames`, or `movie` and `positions`.
 
     Raises:
-        StaleError: the clip's source is missing or changed.
-        DecodeError: the clip does not decode, or would take too much memory, which is known before it is read.
-        FramedexError: its pictures do not fit the framing of `pixels`, or the transform fails.
+        StaleError: The clip's source is missing or has changed.
+        DecodeError: The clip does not decode, or would need too much memory. The memory is checked before reading.
+        FramedexError: The size of the clip's pictures is not possible with the framing, or the transform fails.
     """
     if decode == "movie":
         pixels.check_memory(clip, None)
@@ -73,7 +73,7 @@ def picture(
 
 
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
-    """Return the audio entries of an item, or an empty dict without audio. Raises StaleError, DecodeError."""
+    """Return the audio entries of an item. The dict is empty if there is no audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
     if audio is None:
         return {}
@@ -81,15 +81,15 @@ def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
 
 
 def describe(clip: Clip) -> dict[str, Any]:
-    """Return the part of an item that describes its frames."""
-    # Arrow's memory is read-only, which torch warns about.
+    """Return the entries of an item with the metadata of the clip, its frames and its medium."""
+    # Arrays in Arrow's memory are copied, because they are read-only and torch warns about such arrays.
     own = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in item_of(clip).items()}
     return own | item_of(clip.medium) | clip.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How clips are fetched.
+    """Options for fetching clips.
 
     Attributes:
         pixels: how frames are turned, scaled, cut and laid out.
@@ -107,17 +107,18 @@ class FetchOptions:
 
 
 class Fetcher:
-    """Fetches clips of a dataset; picklable."""
+    """A picklable function that fetches clips of a dataset."""
 
     def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
-        """Return a clip, or the reason why it is not available. An exception that this raises is a bug.
+        """Return a clip, or a Fault if the clip is not available. Exceptions other than those of media are bugs.
 
         Args:
-            wanted: the request.
-            ask: returns whether a GPU shall decode a clip of this cost, which it can decode. If None, it shall.
+            wanted: The request.
+            ask: A function that is called for a clip that the GPU can decode. Its argument is the cost of the clip, and
+                it returns whether the GPU is to decode the clip. If None, the GPU decodes all clips that it can.
         """
         try:
             return self._fetch(wanted, ask)
@@ -156,7 +157,7 @@ class Fetcher:
         return fetched
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
-        """Add the input of a GPU's decoder to a fetched clip. Return False if the CPU must decode it."""
+        """Add the input for a decoder on the GPU to a fetched clip. Return False if the CPU must decode the clip."""
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:

@@ -1,6 +1,6 @@
-"""Make batches of decoded frames: turn frames upright, transform and normalise them, order their axes, stack them.
+"""Make batches of decoded frames: rotate, transform and normalise frames, permute their axes, and stack them.
 
-This module also checks the arguments of ClipLoader, and joins the views of a clip.
+This module also contains the options of ClipLoader with their checks, and functions that join the views of a clip.
 """
 
 import contextlib
@@ -25,31 +25,32 @@ from framedex.records.medium import ITEM_KEYS
 
 Collate = Literal["error", "pad", "list"]
 CLIP_KEYS = keys_of(ClipRecord)
-# The padding of each array that has a value for each frame. `positions` is a key of movies.
+# The padding value of each array with one value per frame. Items of decode="movie" have the array `positions`.
 PADDINGS = {key: column.padding for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions": -1}
 
 
 def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return one dict of batched values from the dicts of several clips.
+    """Collate the items of several clips into one dict.
 
     Arrays are stacked along a new first axis. Numbers become an array. Other values become a list.
 
     Args:
-        items: one dict per clip.
-        mode: the treatment of different shapes. "error" raises FramedexError. "pad" pads at the end of each axis
-            (frames with zeros, mask with False). "list" leaves all arrays of the batch in lists.
-        as_lists: names whose values become a list, even if they are numbers or arrays.
+        items: One item (dict) per clip.
+        mode: The treatment of arrays with different shapes. "error" raises FramedexError. "pad" pads arrays at the end
+            of each axis (frames with zeros, `mask` with False). With "list", all arrays of the batch become lists of
+            arrays.
+        as_lists: The keys whose values become a list, even if they are numbers or arrays.
 
     Raises:
-        FramedexError: shapes differ, and `mode` is "error"; or clips do not have the same keys.
+        FramedexError: Shapes differ and `mode` is "error", or the items do not have the same keys.
     """
     counts = Counter(name for item in items for name in item)
     some = {name: count for name, count in counts.items() if count < len(items)}
     if some:
         raise FramedexError(
-            "clips of one batch do not have the same values",
+            "the clips of a batch do not have the same keys",
             found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
-            remedy="join datasets of one kind: all with audio, or all without; all with several views, or all without",
+            remedy="join only datasets of the same kind, with or without audio, and with or without several views",
         )
     columns = {name: [item[name] for item in items] for name in items[0]}
     return {
@@ -62,19 +63,19 @@ def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
         if mode == "list":
             return values
         if len(values) == 1:
-            return values[0][None]  # unlike np.stack, without a copy
+            return values[0][None]  # np.stack would make a copy
         return np.stack(values) if have_one_shape(name, [v.shape for v in values], mode) else _pad(name, values)
-    # Exact types: a subclass, such as an IntEnum, keeps its own meaning in a list.
+    # Values of a subclass, such as an IntEnum, stay in a list and keep their type.
     return np.array(values) if all(type(value) in (int, float, bool) for value in values) else values
 
 
 def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> bool:
-    """Return whether a batch's arrays can be stacked. Raises FramedexError if they differ and `mode` is "error"."""
+    """Return whether all shapes are equal. Raise FramedexError if shapes differ and `mode` is "error"."""
     different = sorted(set(shapes))
     if len(different) > 1 and mode == "error":
         are_turned = name == "frames" and len({tuple(sorted(shape)) for shape in different}) == 1
         raise FramedexError(
-            f"clips of one batch differ in the shape of {name!r}",
+            f"the clips of a batch differ in the shape of {name!r}",
             found=", ".join(str(shape) for shape in different),
             remedy="portrait and landscape pictures meet: give size=(height, width) or a Framing with a size, make "
             "batches of one shape with BucketSampler, or leave out rotation='apply' if they are stored alike"
@@ -86,12 +87,12 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
 
 
 def greatest_shape(shapes: list[tuple[int, ...]]) -> list[int]:
-    """Return the smallest shape into which all of these fit."""
+    """Return the smallest shape into which arrays of all given shapes fit."""
     return [max(sizes) for sizes in zip(*shapes, strict=True)]
 
 
 def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return arrays of different shapes stacked, each padded at the end of its axes."""
+    """Pad arrays of different shapes at the end of their axes, and stack them."""
     shape = greatest_shape([value.shape for value in values])
     batch = np.full((len(values), *shape), PADDINGS.get(name, 0), dtype=np.result_type(*values))
     for row, value in zip(batch, values, strict=True):
@@ -99,40 +100,40 @@ def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     return batch
 
 
-NAME_KEY = "view_name"  # not an entry of joined items, whose dicts by view have the names as keys
-# Each view keeps its own values of these keys. All other keys are shared, with the values of the leading view.
+NAME_KEY = "view_name"  # joined items lack this key, because the names of views are the keys of their dicts
+# Keys that have a separate value for each view. The values of all other keys come from the leading view.
 PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
 Item = dict[str, Any]
 
 
 class JoinsViews(Protocol):
-    """Joins the views of items into batches.
+    """Interface of an object that joins the views of items into batches.
 
     Attributes:
-        views: names of the views.
-        count: number of the items.
+        views: The names of the views.
+        count: The number of items.
     """
 
     views: list[str]
     count: int
 
     def numbers(self, number: int) -> dict[str, int]:
-        """Return the numbers of the clips of each view that an item has."""
+        """Return the clip number of each view that item `number` has."""
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
-        """Return a clip of padding alone, for a view that an item lacks."""
+        """Return a clip that consists of padding, for a missing view of an item."""
 
     def join(self, of_view: dict[str, Item], shared: Item) -> Item:
-        """Return one batch of the views' own values and of their common values."""
+        """Return one batch from the values of each view and the values that all views share."""
 
 
 def per_view(item: Item) -> Item:
-    """Return the values of an item that belong to its view alone."""
+    """Return the entries of an item that differ between views."""
     return {key: value for key, value in item.items() if key in PER_VIEW}
 
 
 def common(item: Item) -> Item:
-    """Return the values of an item that all views of the clip share."""
+    """Return the entries of an item that all views of the clip share."""
     return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
 
 
@@ -140,10 +141,10 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
     """Join the values of several views into one item, or into one batch.
 
     Args:
-        views: each view's own values, in the order of the views.
-        shared: their common values.
-        axis: the place of the new axis of views in arrays: 0 in an item, 1 in a batch. If None, values become dicts by
-            view.
+        views: The values of each view, in the order of the views.
+        shared: The values that all views share.
+        axis: The position of the new axis for the views: 0 for an item, 1 for a batch. If None, arrays are not stacked,
+            and values become dicts {view: value}.
 
     Raises:
         FramedexError: `axis` is given, and the arrays of the views differ in shape.
@@ -156,9 +157,9 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
 
 
 def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
-    """Return the values of several views as one array, or as lists of the views' values."""
+    """Return the values of several views as one array, or as a list if they are texts or lists."""
     values = list(own.values())
-    if isinstance(values[0], list):  # of a batch, with one value for each clip
+    if isinstance(values[0], list):  # the lists of a batch have one value for each clip
         return [list(of_clip) for of_clip in zip(*values, strict=True)]
     if not hasattr(values[0], "shape"):
         return values if isinstance(values[0], str) else np.array(values)
@@ -166,22 +167,22 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
         raise FramedexError(
             f"views differ in the shape of {key!r}",
             found=", ".join(f"{view}: {tuple(value.shape)}" for view, value in own.items()),
-            remedy="give size=(height, width), or stack=False for a dict by view",
+            remedy="give size=(height, width), or stack=False for dicts {view: value}",
         )
     if isinstance(values[0], np.ndarray):
         return np.stack(values, axis)
-    import torch  # the values are its tensors
+    import torch  # other values are torch tensors
 
     return torch.stack(values, axis)
 
 
 def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
-    """Return an item for a view that a clip lacks: arrays of padding, and empty names.
+    """Return an item without pictures for a missing view, with arrays of padding and empty names.
 
     Args:
-        example: the item of another view, without pictures.
-        frames: number of the view's frames.
-        audio: the audio of a clip of the view. If None, clips are silent.
+        example: The item of another view, without pictures.
+        frames: The number of frames of the missing view.
+        audio: The audio of an example clip of the missing view. None if clips of this view have no audio.
     """
     found = dict(example)
     for key in PADDINGS.keys() & example.keys():
@@ -200,12 +201,12 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
-    """How clips are decoded, and how batches are made of them.
+    """The options of ClipLoader for decoding clips and making batches.
 
-    The fields have the names of ClipLoader's arguments, and their meanings.
+    The fields are ClipLoader's arguments with the same names.
 
     Raises:
-        FramedexError: a value is not allowed, or two values contradict each other.
+        FramedexError: A value is not allowed, or two values contradict each other.
     """
 
     pixels: PixelOptions
@@ -239,11 +240,11 @@ class LoaderOptions:
 
     @property
     def ahead(self) -> int:
-        """How many batches begin before the loader delivers the first one.
+        """The number of batches that the loader begins before it delivers the first batch.
 
-        Each worker has two clips in progress. If a GPU decodes together with workers, each has six, because a worker
-        decodes a clip only if the GPU has enough other clips to decode in the meantime. Clips whose frames keep their
-        stored size have two, because six would take too much of the GPU's memory.
+        There are two clips in progress per worker. If a GPU and workers both decode, there are six, because a worker
+        decodes a clip only if the GPU has enough other clips to decode in the meantime. If frames keep their stored
+        size, there are only two, because six clips per worker would take too much of the GPU's memory.
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
@@ -257,15 +258,15 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """How decoded frames and audio are finished for a batch.
+    """Options for the steps after decoding that make a batch of frames and audio.
 
     Attributes:
-        transform: a function of DALI operations on each clip's frames.
-        audio_transform: a function of DALI operations on each clip's sound.
-        normalize: (mean, std) for RGB in 0…1. It makes frames float32.
-        layout: the layout of the delivered frames.
-        collate: the treatment of clips that differ in shape.
-        dtype: the type of decoded frames.
+        transform: A function of DALI operations on each clip's frames. None if there is no transform.
+        audio_transform: A function of DALI operations on each clip's audio. None if there is no such transform.
+        normalize: (mean, std) for RGB in 0…1, which makes frames float32. None if frames are not normalised.
+        layout: The order of the axes of the delivered frames.
+        collate: The treatment of clips that differ in shape.
+        dtype: The form of the samples of decoded frames.
     """
 
     transform: Callable[[Any], Any] | None
@@ -280,68 +281,69 @@ class Finish:
         check_normalize(self.normalize)
 
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
+        """Return (scale, offset), float32 [3] each, for normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        white = np.iinfo(self.dtype).max  # `check_pixels` refuses raw samples, because their white is unknown
+        white = np.iinfo(self.dtype).max  # `check_pixels` excludes dtype="raw", whose white level is unknown
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) -> None:
-    """Raise FramedexError if the dataset's transform or framing contradicts the options of ClipLoader.
+    """Raise FramedexError if the options of ClipLoader cannot be combined with the dataset's transform or framing.
 
     Args:
-        options: how clips are decoded.
-        finish: how batches are finished.
-        has_layout: whether ClipLoader was given a layout.
+        options: The options for decoding, which include the dataset's transform and framing.
+        finish: The options for the steps after decoding.
+        has_layout: Whether the user gave ClipLoader a layout.
     """
     if finish.transform is not None and options.pixels.framing.crops:
         raise FramedexError(
-            "ClipLoader's transform takes the frames of a single crop, FHWC",
+            "ClipLoader's transform accepts frames of a single crop only (FHWC)",
             found=f"framing with position={options.pixels.framing.position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
     if finish.transform is not None and finish.dtype != "uint8":
-        raise FramedexError("ClipLoader's transform takes frames of 8 bits", found=f"dtype={finish.dtype!r}")
+        raise FramedexError("ClipLoader's transform accepts 8-bit frames only", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":
-        raise FramedexError("normalize is for RGB in 0…1", found="dtype='raw'", remedy="dtype='uint16'")
+        raise FramedexError("normalize needs RGB frames", found="dtype='raw'", remedy="dtype='uint16'")
     if options.pixels.transform is None:
         return
     if options.device == "gpu":
         raise FramedexError(
-            "workers decode the clips for the dataset's transform, so that a GPU has nothing to decode",
+            "a dataset's transform runs in workers, which also decode the clips, so a GPU would have nothing to decode",
             found="device='gpu' and a dataset with a transform",
-            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or pass a "
-            "transform of DALI operations to ClipLoader",
+            remedy="use device='cpu' and move batches to the GPU, apply the transform to batches on the GPU instead, "
+            "or pass a transform of DALI operations to ClipLoader",
         )
     given = {"transform": finish.transform is not None, "normalize": finish.normalize is not None, "layout": has_layout}
     twice = [name for name, is_given in given.items() if is_given]
     if twice:
         raise FramedexError(
-            "frames are delivered as the dataset's transform returns them",
+            "frames are delivered as the dataset's transform returns them, so ClipLoader cannot change them",
             found=f"{', '.join(twice)} of ClipLoader",
-            remedy="do this in the dataset's transform, which gets frames in the layout of the dataset",
+            remedy="do this in the dataset's transform, whose argument has the layout of the dataset",
         )
     check_transform(options.pixels.transform, workers=options.num_workers)
 
 
 class Runs(Protocol):
-    """A runner of the user's function of DALI operations."""
+    """Interface of an object that runs a user's function of DALI operations."""
 
     def run(self, clips: Sequence[Any]) -> Any:
-        """Return the function's result for each clip. Raises RuntimeError."""
+        """Return the function's result for each clip. Raises RuntimeError if the function fails."""
 
 
 class Frames:
-    """Makes batches of frames that workers decoded. Its subclass for a GPU also decodes clips there.
+    """The last stage of ClipLoader on the CPU: makes batches of decoded frames. A subclass does the same on a GPU.
 
     Args:
-        finish: how frames and audio are finished.
-        transformer: runs the transform of `finish`. If None, frames are not transformed.
-        audio: runs the audio transform of `finish`. If None, audio is not transformed.
+        finish: The options for the steps after decoding.
+        transformer: An object that runs the transform of `finish`. None if there is no transform.
+        audio: An object that runs the audio transform of `finish`. None if there is no such transform.
 
     Attributes:
-        decoders: functions that decode clips on the device, one for each thread. They may be the same.
-        at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
+        decoders: The functions that decode clips on the device, one for each decoding thread. A function may occur
+            several times. Empty on the CPU, where workers decode.
+        at_once: (least, most) clips that a decoder takes in one call. It waits a short time for the least number.
     """
 
     decoders: Sequence[DecodeClips] = ()
@@ -351,15 +353,18 @@ class Frames:
         self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def given(self, clip: Fetched) -> Any:
-        """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
+        """Return a clip's frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
         return clip.frames
 
     def finish(self, frames: list[Any]) -> Any:
-        """Return a batch's frames as delivered.
+        """Return the delivered frames of a batch, after the transform, normalisation, layout and collation.
+
+        Args:
+            frames: The decoded frames of each clip.
 
         Raises:
-            RuntimeError: a transform fails.
-            FramedexError: shapes do not fit together.
+            RuntimeError: A transform fails.
+            FramedexError: The frames of the clips differ in shape.
         """
         if self._transformer is not None:
             output = self._transformer.run(frames)
@@ -374,7 +379,10 @@ class Frames:
         return laid_out(frames, self._finish.layout)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items. Return an empty dict without a transform."""
+        """Return a batch's transformed audio, and remove the audio from the items.
+
+        If there is no audio transform, return an empty dict, and leave the items unchanged.
+        """
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
@@ -383,16 +391,16 @@ class Frames:
         )
 
     def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which a thread calls the other methods. On the CPU, it does nothing."""
+        """Return the context manager in which a thread must call the other methods. On the CPU, it has no effect."""
         return contextlib.nullcontext()
 
     def made(self, content: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns a finished batch. It waits for work that is in progress on a GPU."""
+        """Return a function that waits until a batch is complete on the device, and returns the batch."""
         return lambda: content
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return the free memory of the device as a text, if an error means that the memory is full, else None.
+        """Return a text with the free memory of the GPU if the GPU's memory was the cause of an error. Otherwise None.
 
-        On the CPU, return None: a MemoryError reaches the caller unchanged.
+        On the CPU, always return None, so that a MemoryError reaches the caller unchanged.
         """
         return None

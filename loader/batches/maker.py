@@ -1,6 +1,6 @@
-"""Make batches of fetched clips: decode, finish and collate them. With a GPU, this runs in threads.
+"""Make batches of fetched clips: decode and collate them. With a GPU, this runs in threads.
 
-A GPU decodes clips of several batches together: a free decoder takes all clips that have arrived, up to a limit.
+A GPU decodes clips of several batches together. A free decoder takes all clips that have arrived, up to a limit.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.routing.balance import Balance
 
 LOG = logging.getLogger("framedex.loader")
-PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI costs time of its own
+PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
 # A clip, or its replacement, with its frames on the device.
 Decoded = tuple[Fetched, Any]
@@ -37,13 +37,13 @@ class _Waiting:
 
 
 class DecodingThreads:
-    """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
+    """Threads that decode clips, one for each of `frames.decoders`. Clips of earlier batches are decoded first.
 
     Args:
-        frames: the device with the decoders.
-        supply: the supply that fetches a clip again if the GPU failed on it, and that counts failures.
-        balance: the object that receives the GPU's times, if clips are divided by them.
-        replaceable: whether another clip may replace a clip that is not available.
+        frames: The last stage of the loader, which has the decoders.
+        supply: The supply of clips. It fetches a clip again if the GPU fails to decode the clip, and counts failures.
+        balance: The object that receives the GPU's decoding times. None if these times do not matter.
+        replaceable: Whether another clip may replace a clip that is not available.
     """
 
     def __init__(self, frames: Frames, supply: ClipSupply, balance: Balance | None, *, replaceable: bool) -> None:
@@ -51,7 +51,7 @@ class DecodingThreads:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
-        # An executor would not do: its threads take one task at a time, but a decoder takes several clips at once.
+        # These are not threads of an executor, which take one task at a time, because a decoder takes several clips.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
             for decode in frames.decoders
@@ -60,9 +60,9 @@ class DecodingThreads:
             thread.start()
 
     def submit(self, batch: int, clip: Fetched) -> Future[Decoded | None]:
-        """Return the future of a clip with its frames, or of None if neither GPU nor CPU can decode it.
+        """Return the future of a clip with its frames. Its result is None if neither GPU nor CPU can decode the clip.
 
-        The future raises RuntimeError if the GPU's memory is full, and otherwise as `ClipSupply.decoded_by_cpu`.
+        The future raises RuntimeError if the GPU's memory is full, and the exceptions of `ClipSupply.decoded_by_cpu`.
         """
         waiting = _Waiting(batch, clip, Future())
         with self._changed:
@@ -71,7 +71,7 @@ class DecodingThreads:
         return waiting.done
 
     def close(self) -> None:
-        """End the threads when they have decoded their present clips. Cancel all waiting clips."""
+        """Cancel all waiting clips, and end each thread after the clips that it is decoding now."""
         with self._changed:
             self._closed = True
             for waiting in self._waiting:
@@ -86,7 +86,7 @@ class DecodingThreads:
                 self._decode(part, decode)
 
     def _next_part(self) -> list[_Waiting]:
-        """Wait for clips, and take clips of the earliest batches. Return an empty list if the threads are to end."""
+        """Wait for clips, and take those of the earliest batches. Return an empty list if the threads are to end."""
         fewest, most = self._frames.at_once
         with self._changed:
             while True:
@@ -108,7 +108,7 @@ class DecodingThreads:
         try:
             with measured:
                 found = self._decode_together([waiting.clip for waiting in part], decode)
-        except BaseException as error:  # the thread continues, and the futures raise the error
+        except BaseException as error:  # the futures raise the error, and the thread continues
             for waiting in part:
                 waiting.done.set_exception(error)
             return
@@ -116,7 +116,7 @@ class DecodingThreads:
             waiting.done.set_result(decoded)
 
     def _decode_together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
-        """Return each clip with its frames, or None if neither GPU nor CPU can decode it."""
+        """Return each clip with its frames, or None for a clip that neither GPU nor CPU can decode."""
         try:
             return list(zip(clips, decode(clips, self._supply.report), strict=True))
         except RuntimeError as error:
@@ -127,7 +127,7 @@ class DecodingThreads:
             return [self._decode_alone(clip, decode) for clip in clips]
 
     def _decode_alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
-        """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
+        """Decode a single clip on the GPU. If the GPU fails, let a worker decode the clip."""
         try:
             return clip, decode([clip], self._supply.report)[0]
         except RuntimeError as error:
@@ -142,16 +142,17 @@ class DecodingThreads:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """A batch that is being fetched and made.
+    """A batch in progress.
 
     Attributes:
-        key: a number that no other batch of the loader has.
-        numbers: numbers of its clips.
-        padding: how many items at its end are padding.
-        fetched: the future result of each clip.
-        views: for clips of several views, the place in `numbers` of each view that an item has, for each item. If None,
-            each clip is an item.
-        made: the future batch, if threads make it: a function that waits until the device has it, and returns it.
+        key: A number that is unique among all batches of the loader.
+        numbers: The numbers of the batch's clips.
+        padding: The number of items at the end of the batch that are padding.
+        fetched: The future of each clip.
+        views: For each item of several views, a mapping from its views to indices into `numbers`. If None, each clip is
+            an item.
+        made: The future of the batch, if threads make batches. Its result is a function that waits until the batch is
+            complete on the device, and returns the batch.
     """
 
     key: int
@@ -163,7 +164,7 @@ class Batch:
 
     @property
     def items(self) -> int:
-        """Number of items, padding included."""
+        """The number of items, including padding."""
         return len(self.numbers) if self.views is None else len(self.views)
 
 
@@ -171,13 +172,13 @@ class BatchMaker:
     """Makes batches of clips.
 
     Args:
-        supply: fetches clips.
-        frames: the device that decodes and finishes frames.
-        options: how batches are made of clips. For a GPU, several batches are made at once in threads, while the caller
-            continues. Otherwise, the caller makes them.
-        balance: divides clips between GPU and workers, if their speeds decide.
-        views: joins the views of an item. If None, each clip is an item.
-        as_lists: names of entries that are lists in each batch, even if their values are numbers or arrays.
+        supply: The supply of clips.
+        frames: The last stage of the loader, which decodes and finishes frames on the device.
+        options: The options of ClipLoader. With a GPU, threads make several batches at once, while the caller
+            continues. Without a GPU, the caller makes them.
+        balance: The object that divides clips between GPU and workers by their speeds. None if the division is fixed.
+        views: An object that joins the views of an item. If None, each clip is an item.
+        as_lists: The keys whose values are a list in each batch, even if they are numbers or arrays.
     """
 
     def __init__(
@@ -195,20 +196,20 @@ class BatchMaker:
         self._report, self._threads = supply.report, None
         if options.device == "gpu":
             self._threads = ThreadPoolExecutor(options.ahead + 1, thread_name_prefix="framedex-batch")
-        self._gpu = DecodingThreads(frames, supply, balance, replaceable=views is None)  # without decoders, no threads
+        self._gpu = DecodingThreads(frames, supply, balance, replaceable=views is None)  # no threads without decoders
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
-        """Start to make a batch as its clips arrive, if threads make batches."""
+        """If threads make batches, start a thread that makes this batch while its clips arrive."""
         if self._threads is not None:
             batch.made = self._threads.submit(self._make, batch)
 
     def result(self, batch: Batch) -> Callable[[], dict[str, Any]]:
-        """Return `Batch.made` of a batch: wait for the thread that makes it, or make it here."""
+        """Return the result of `Batch.made`. Wait for the thread that makes the batch, or make the batch here."""
         return self._make(batch) if batch.made is None else batch.made.result()
 
     def cancel(self, batch: Batch) -> None:
-        """Cancel the work of a batch that has not begun."""
+        """Cancel those tasks of a batch that have not begun."""
         for future in (*batch.fetched, batch.made):
             if future is not None:
                 future.cancel()
@@ -216,7 +217,7 @@ class BatchMaker:
             self._balance.end(batch.key)
 
     def close(self) -> None:
-        """Cancel all waiting batches, and wait until the others are made."""
+        """Cancel all batches that have not begun, and wait for the others."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._gpu.close()
@@ -235,7 +236,7 @@ class BatchMaker:
                 self._balance.end(batch.key)
 
     def _memory_error(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
-        """Return an error for a full memory: it names the size of the batch, and ways to need less memory."""
+        """Return an error for full GPU memory, with the size of the batch and remedies."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
         size = self._options.pixels.framing.fixed_size
@@ -246,8 +247,8 @@ class BatchMaker:
             where=f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}, "
             f"{self._options.prefetch} batches ahead",
             found=f"{str(error).splitlines()[0]} ({free})",
-            remedy=f"a smaller batch_size, {scale}, or fewer batches ahead (prefetch); "
-            "look at nvidia-smi for other processes",
+            remedy=f"use a smaller batch_size, {scale}, or fewer batches ahead (prefetch); "
+            "nvidia-smi shows whether other processes use the memory",
         )
 
     def _content(self, batch: Batch) -> dict[str, Any]:
@@ -263,13 +264,13 @@ class BatchMaker:
         return content
 
     def _marked(self, items: list[dict[str, Any]], is_padding: list[bool]) -> list[dict[str, Any]]:
-        """Return items with `is_padding`, if batches are padded."""
+        """Return the items, with the additional key `is_padding` if batches are padded."""
         if self._options.last != "pad":
             return items
         return [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
 
     def _finish(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return a batch of clips. `items` has the other entries of each clip, without frames."""
+        """Return a batch. `items` has the item of each clip, without frames."""
         try:
             finished = self._frames.finish([frames for _, frames in decoded])
             sound = self._frames.sound(items)
@@ -278,21 +279,21 @@ class BatchMaker:
                 raise
             names = ", ".join(clip.item["clip_id"] for clip, _ in decoded)
             raise DecodeError(
-                f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
+                f"DALI failed on a batch of clips {names}", found=error, remedy="check the transform"
             ) from error
         return self._delivered({"frames": finished} | sound, items)
 
     def _delivered(self, finished: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return finished values and the items of a batch as torch tensors or numpy arrays."""
+        """Collate items, and join them with the finished values into one batch of torch tensors or numpy arrays."""
         content = finished | collate_clips(items, self._options.collate, self._as_lists)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
     def _finish_views(
         self, decoded: dict[int, Decoded], batch: Batch, places: list[dict[str, int]], views: JoinsViews
     ) -> dict[str, Any]:
-        """Return a batch of clips of several views. An item is available if all of its clips are available.
+        """Return a batch of items of several views. Items that are not available are replaced or left out.
 
-        Items that are not available are replaced or left out.
+        An item is available if all of its clips are available.
         """
         items: list[dict[str, Decoded]] = []
         is_padding: list[bool] = []
@@ -305,7 +306,7 @@ class BatchMaker:
             else:
                 continue
             is_padding.append(number >= batch.items - batch.padding)
-        if not items:  # a batch is never empty, because trainers count batches
+        if not items:  # a batch is never empty, so that the number of batches stays the same
             items, is_padding = [self._replace_item(first[0], views)], [False]
         leading = [min((clip for clip, _ in item.values()), key=lambda clip: clip.number) for item in items]
         for item, clip in zip(items, leading, strict=True):
@@ -319,15 +320,15 @@ class BatchMaker:
         return views.join(of_view, self._delivered({}, shared))
 
     def _replace_item(self, number: int, views: JoinsViews) -> dict[str, Decoded]:
-        """Return the views of an item that replaces one that is not available."""
+        """Return the decoded views of an item that replaces item `number`."""
         clips = self._supply.another_item(number, views)
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
-        """Return the clips of a batch with their frames, by place in ascending order.
+        """Return the clips of a batch with their frames, as a dict with ascending places in the batch as keys.
 
-        Clips that are not available are replaced or left out. The GPU decodes its clips as they arrive, while workers
-        fetch or decode the others.
+        Clips that are not available are replaced or left out. The GPU decodes clips as they arrive, while workers fetch
+        or decode other clips.
         """
         decoded: dict[int, Decoded | None] = {}
         on_gpu: dict[int, Future[Decoded | None]] = {}
@@ -343,7 +344,9 @@ class BatchMaker:
             for future in on_gpu.values():
                 future.cancel()
         available = {place: pair for place, pair in sorted(decoded.items()) if pair is not None}
-        if not available and batch.views is None:  # a batch is never empty, because trainers count batches
+        if (
+            not available and batch.views is None
+        ):  # a batch is never empty, so that the number of batches stays the same
             other = self._supply.another(batch.numbers[0])
             available = {0: (other, self._given(other))}
         for clip, _ in available.values():
@@ -351,15 +354,15 @@ class BatchMaker:
         return available
 
     def _places(self, batch: Batch) -> Iterator[int]:
-        """Yield the places of a batch as their clips arrive.
+        """Yield the places of a batch's clips in the order in which the clips arrive.
 
-        Without threads, yield them in ascending order, so that the first wrong clip raises its error first.
+        Without threads, yield the places in ascending order, so that the error of the first wrong clip is raised.
         """
         if self._threads is None:
             yield from range(len(batch.numbers))
             return
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place, future in enumerate(batch.fetched):  # cancelled clips arrive, too
+        for place, future in enumerate(batch.fetched):  # cancelled futures also call this
             future.add_done_callback(lambda _, place=place: arrived.put(place))  # type: ignore[misc]
         for _ in batch.fetched:
             begun = time.perf_counter()
@@ -368,7 +371,7 @@ class BatchMaker:
             yield place
 
     def _given(self, clip: Fetched) -> Any:
-        """Return the frames that a worker decoded."""
+        """Return the frames that a worker decoded, on the device."""
         begun = time.perf_counter()
         frames = self._frames.given(clip)
         if self._threads is not None:
@@ -377,7 +380,7 @@ class BatchMaker:
 
 
 def tensor_maker() -> Callable[[Any], Any]:
-    """Return a function that makes torch tensors of arrays, and of lists of arrays, without a copy.
+    """Return a function that converts an array, or a list of arrays, to torch tensors without a copy.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -392,6 +395,6 @@ def tensor_maker() -> Callable[[Any], Any]:
             return torch.from_numpy(value)
         if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
             return [torch.from_numpy(entry) for entry in value]
-        return value  # a name, a number, or the frames that are on the device already
+        return value  # a text, a number, or a tensor
 
     return as_torch

@@ -1,8 +1,8 @@
-"""A supply of clips from worker processes, which retries, replaces, skips or raises a clip that is not available.
+"""Fetch clips in worker processes. If a clip is not available, retry, replace or skip it, or raise its error.
 
-torch's DataLoader gives whole batches to workers. Here every clip is a task, so that all workers decode the same batch.
-Large arrays come back through shared memory. A worker that dies costs only its current task. A worker may ask its
-caller questions while it works.
+torch's DataLoader gives whole batches to workers. Here, each clip is a separate task, so that all workers decode the
+same batch. Workers return large arrays through shared memory. If a worker dies, only its current task is lost. During a
+task, a worker may ask its caller questions.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ View = TypeVar("View", int, str)
 Answer = Callable[[Any], Any]
 
 ALIGNMENT = 64  # bytes, the alignment that numpy and torch give to their own arrays
-NICENESS = 10  # so that a main process which feeds a GPU does not wait for its own workers
-SECONDS_TO_END = 5.0  # then a worker is killed: it may hang in a decoder
+NICENESS = 10  # lower priority of workers, so that they do not delay a main process that feeds a GPU
+SECONDS_TO_END = 5.0  # seconds after which a worker that does not end is killed: it may hang in a decoder
 
 
 class WorkerDiedError(Exception):
-    """The process of a task ended, or took too long and was ended."""
+    """The worker process of a task died, or was killed because the task took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,17 @@ class _Question:
 
 
 class WorkerPool(Generic[Task, Result]):
-    """Calls a function in other processes.
+    """A pool of worker processes that call a function.
 
-    Processes are spawned, not forked, because decoder libraries have threads.
+    Processes are spawned and not forked, because decoder libraries have threads.
 
     Args:
-        function: a picklable function of a task. Each process receives it once. For a task that is submitted with
-            `answer`, its second argument is a function that asks a question and returns the answer.
-        workers: number of processes. If 0, the function is called in this process, at once.
-        timeout_seconds: time limit per call.
-        own_code: the function runs framedex's code alone, so that its processes need not import pandas.
+        function: A picklable function whose argument is a task. Each process receives the function once. For a task
+            that is submitted with `answer`, the function has a second argument: a function that asks a question and
+            returns the answer.
+        workers: The number of processes. If 0, `submit` calls the function in this process.
+        timeout_seconds: The time limit per call.
+        own_code: Whether the function runs only framedex's code, so that its processes need not import pandas.
     """
 
     def __init__(
@@ -75,16 +76,18 @@ class WorkerPool(Generic[Task, Result]):
         self._workers = [_Worker(function, context, own_code) for _ in range(workers)]
         for worker in self._workers:
             self._idle.put(worker)
-        # One thread per worker waits for it. All of them sleep in the kernel.
+        # For each worker, one thread waits for results. While waiting, threads sleep in the kernel.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="framedex") if workers else None
         self._close = weakref.finalize(self, _close, os.getpid(), self._threads, self._workers)
 
     def submit(self, task: Task, answer: Answer | None = None) -> Future[Result]:
-        """Return the future of a task's result. Tasks begin in the order in which they are submitted.
+        """Submit a task, and return the future of its result. Tasks begin in the order in which they are submitted.
 
-        `answer` answers the worker's questions. It is called in a thread.
+        The future raises WorkerDiedError if the process dies, and InternalError if the function raises an exception.
 
-        The future raises WorkerDiedError if the process died, and InternalError for anything that the function raised.
+        Args:
+            task: The argument of the function.
+            answer: A function that answers the worker's questions. It is called in a thread.
         """
         if self._threads is not None:
             return self._threads.submit(self._call, task, answer)
@@ -104,16 +107,17 @@ class WorkerPool(Generic[Task, Result]):
 
     @property
     def process_ids(self) -> list[int]:
-        """The ids of the processes that are running."""
+        """The process ids of the running workers."""
         return [worker.process_id for worker in self._workers if worker.process_id is not None]
 
     def close(self) -> None:
-        """End all processes. Tasks that have not begun are cancelled."""
+        """End all processes, and cancel the tasks that have not begun."""
         self._close()
 
 
 def _close(owner: int, threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
-    # A forked process, such as a worker of torch's DataLoader, has a copy of the pool; the workers are its parent's.
+    # A forked process, such as a worker of torch's DataLoader, has a copy of the pool, but must not end the workers of
+    # its parent.
     if os.getpid() != owner:
         return
     if threads is not None:
@@ -123,7 +127,7 @@ def _close(owner: int, threads: ThreadPoolExecutor | None, workers: list[_Worker
 
 
 class _Worker:
-    """One process, started at its first call, and again at the first call after it died."""
+    """A worker process. It is started at the first call, and again at the first call after it died."""
 
     def __init__(self, function: Callable[[Any], Any], context: SpawnContext, own_code: bool) -> None:
         self._function, self._context, self._own_code = function, context, own_code
@@ -163,7 +167,8 @@ class _Worker:
 
     def _start(self, timeout: float) -> None:
         self._connection, theirs = self._context.Pipe()
-        # Each read and write of the connection is limited: a worker may be stopped in the middle of its answer.
+        # Each read and write of the connection has a time limit, because a worker may be stopped in the middle of its
+        # answer.
         limit = struct.pack("ll", max(1, math.ceil(timeout)), 0)
         with socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -187,7 +192,7 @@ class _Worker:
 
 
 def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> None:
-    """Answer tasks until the other side has closed the connection."""
+    """Run the tasks that arrive on a connection, until the caller closes it."""
     os.nice(NICENESS)
     if own_code:
         leave_out_pandas()
@@ -196,7 +201,7 @@ def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> N
             task, may_ask = connection.recv()
             try:
                 answer = True, _called(function, task, partial(_ask, connection) if may_ask else None)
-            except Exception as error:  # a bug in one task must not end the worker
+            except Exception as error:  # an exception in one task must not end the worker
                 answer = False, internal_error(error)
             _send(connection, answer)
 
@@ -212,7 +217,7 @@ def _ask(connection: Any, content: object) -> Any:
 
 
 def _send(connection: Any, answer: tuple[bool, object]) -> None:
-    """Send an object, with the bytes of its arrays in shared memory that has no name and ends with its last user."""
+    """Send an object. The bytes of its arrays are sent in anonymous shared memory (a memfd)."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
@@ -225,7 +230,7 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
     descriptor = os.memfd_create("framedex", os.MFD_CLOEXEC)
     try:
         for view, (at, _) in zip(views, places, strict=True):
-            while view:  # one call writes 2 GiB at most
+            while view:  # a single call writes at most 2 GiB
                 count = os.pwrite(descriptor, view, at)
                 view, at = view[count:], at + count
         os.ftruncate(descriptor, max(1, places[-1][1]))  # mmap refuses an empty file
@@ -235,7 +240,13 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
 
 
 def _receive(connection: Any, content: bytes, places: list[tuple[int, int]]) -> Any:
-    """Return the object that `_send` sent. Its message was received already, the shared memory was not."""
+    """Return the object that `_send` sent, from its message and the shared memory, which this function receives.
+
+    Args:
+        connection: The connection from which the descriptor of the shared memory is received.
+        content: The pickled object, from the message.
+        places: The (begin, end) of each array in the shared memory, from the message.
+    """
     if not places:
         return pickle.loads(content)
     descriptor = reduction.recv_handle(connection)
@@ -247,9 +258,9 @@ def _receive(connection: Any, content: bytes, places: list[tuple[int, int]]) -> 
     return pickle.loads(content, buffers=[whole[begin:end] for begin, end in places])
 
 
-# Returns numbers of clips that may replace a clip, from its number and the count of replacements.
+# A function that draws clips to replace a clip. Its arguments are the clip's number and the number of clips to draw.
 Replacements = Callable[[int, int], list[int]]
-TASK_SECONDS = 600.0  # far more than any clip takes in a worker: only a decoder that hangs is ended
+TASK_SECONDS = 600.0  # time limit per clip in seconds, so long that only a hanging decoder exceeds it
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -257,14 +268,13 @@ class ClipSupply:
     """Fetches clips in worker processes, and replaces clips that are not available.
 
     Args:
-        dataset: the clips.
-        fetching: how each is read and decoded.
-        options: the number of workers, and the reaction to a clip that is not available. Without workers, this process
-            fetches.
-        replacements: draws the clips that may replace a clip. If None, any clip may.
+        dataset: The dataset of clips.
+        fetching: The options for reading and decoding clips.
+        options: The options of ClipLoader. If `num_workers` is 0, this process fetches clips.
+        replacements: A function that draws clips to replace a clip. If None, they are drawn from all clips.
 
     Attributes:
-        report: counts clips, and keeps their faults.
+        report: The counters of the loader, with the faults of clips.
     """
 
     def __init__(
@@ -275,7 +285,7 @@ class ClipSupply:
         replacements: Replacements | None = None,
     ) -> None:
         self.dataset = dataset
-        # Whether workers run no transform of the user, and no class of the user that extends a dataset.
+        # Workers run the user's code if there is a transform, or if the dataset's class is the user's own subclass.
         own_code = fetching.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
@@ -283,11 +293,11 @@ class ClipSupply:
         self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
 
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
-        """Let a worker fetch a clip, and with `on_gpu`, prepare it for a GPU if that can decode it."""
+        """Let a worker fetch a clip. With `on_gpu`, the worker prepares it for the GPU if the GPU can decode it."""
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
 
     def submit_balanced(self, number: int, balance: Balance, batch: int) -> Future[Fetched | Fault]:
-        """Let a worker fetch a clip of a batch, and decode it unless the GPU would be done with it earlier."""
+        """Let a worker fetch a clip of a batch, and decode the clip unless the GPU would finish it earlier."""
 
         def learn(future: Future[Fetched | Fault]) -> None:
             fetched = None if future.cancelled() or future.exception() is not None else future.result()
@@ -299,15 +309,16 @@ class ClipSupply:
         return future
 
     def take(self, number: int, future: Future[Fetched | Fault], *, replaceable: bool = True) -> Fetched | None:
-        """Return the submitted clip or its replacement, or None if it is skipped.
+        """Wait for a submitted clip. Return the clip or its replacement, or None if the clip is skipped.
 
         Args:
-            number: number of the clip.
-            future: its result.
-            replaceable: whether another clip may take its place. If not, None is returned instead of a replacement.
+            number: The number of the clip.
+            future: The future of the clip.
+            replaceable: Whether another clip may replace the clip. If not, None is returned instead of a replacement.
 
         Raises:
-            FramedexError: the clip's error, if `on_error` is "raise", or if other clips are not available either.
+            FramedexError: The clip is not available, and `on_error` is "raise", the fault ends the run, or no
+                replacement is available.
         """
         fetched = self._result(number, future)
         if isinstance(fetched, Fetched):
@@ -321,31 +332,45 @@ class ClipSupply:
         return self.another(fetched.number) if replaceable else None
 
     def decoded_by_cpu(self, number: int, *, replaceable: bool = True) -> Fetched | None:
-        """Fetch a clip again, decoded by a worker. Return and raise as `take`."""
+        """Let a worker fetch a clip again and decode it on the CPU. Results and exceptions are those of `take`."""
         return self.take(number, self.submit(number, on_gpu=False), replaceable=replaceable)
 
     def another(self, number: int) -> Fetched:
-        """Return a replacement for an unavailable clip: the first available one of a few, drawn by the clip's number.
+        """Return a replacement for a clip that is not available.
+
+        A few clips are drawn, with the clip's number as the seed, and the first available one is returned.
 
         Raises:
-            DecodeError: none of them is available.
+            DecodeError: None of the drawn clips is available.
         """
         return self._drawn(f"clip {number}", self._draw(number, len(self.dataset)), lambda draw: {0: draw})[0]
 
     def another_item(self, number: int, views: JoinsViews) -> dict[str, Fetched]:
-        """Return the views of another item in place of one that is not available, drawn by its number.
+        """Return the views of a replacement for an item that is not available.
+
+        A few items are drawn, with the number of the item's first clip as the seed. The first item whose clips are all
+        available is returned.
 
         Raises:
-            DecodeError: none of a few is available.
+            DecodeError: None of the drawn items is available.
         """
         return self._drawn("a clip of several views", self._draw(number, views.count), views.numbers)
 
     def _draw(self, number: int, count: int) -> list[int]:
-        """Return numbers of clips or items, of `count` ones, that are tried in place of one."""
+        """Return the numbers of the clips or items, among `count`, that are tried as replacements of clip `number`."""
         return replacements(number, count) if self._replacements is None else self._replacements(number, TRIES)
 
     def _drawn(self, missing: str, draws: list[int], numbers: Callable[[int], dict[View, int]]) -> dict[View, Fetched]:
-        """Return the views of the first item whose clips are all available. `numbers` returns an item's clips."""
+        """Return the views of the first item whose clips are all available.
+
+        Args:
+            missing: The item to be replaced, for the error text.
+            draws: The numbers of the items, in the order in which they are tried.
+            numbers: A function that returns the clip number of each view of an item.
+
+        Raises:
+            DecodeError: None of the items is available.
+        """
         for draw in draws:
             found: dict[View, Fetched] = {}
             for view, clip in numbers(draw).items():
@@ -358,12 +383,12 @@ class ClipSupply:
                 self.report.add(replaced=1)
                 return found
         raise DecodeError(
-            f"neither {missing} nor any of {TRIES} drawn in its place can be loaded",
-            remedy="look at framedex verify, and at report.faults",
+            f"{missing} cannot be loaded, and none of {TRIES} drawn as replacements either",
+            remedy="framedex verify and the loader's report.faults show which clips fail and why",
         )
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
-        """Return a worker's result; if the worker died, fetch the clip again with another worker."""
+        """Return a worker's result. If the worker died, let another worker fetch the clip again."""
         try:
             return future.result()
         except WorkerDiedError as error:

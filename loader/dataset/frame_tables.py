@@ -1,7 +1,8 @@
-"""Tables with a row per frame: states, actions and other columns beside a video, in Parquet files.
+"""Per-frame tables: Parquet files with one row per frame of a video, such as states and actions of a robot.
 
-A listing names such a file in its column `frame_table`, relative to the root of the index, and the row of its
-stretch's first frame in `frame_row`. The stretch is the range that the policy sampled, or the whole video.
+A listing has the path of such a file, relative to the root of the index, in the column `frame_table`. The column
+`frame_row` has the number of the table's row for the first frame of a clip's stretch. This stretch is the range of
+frames from which the policy samples, or the whole video.
 """
 
 import functools
@@ -26,14 +27,14 @@ from framedex.storage.reader import DiskCache
 
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 
-TIME, NUMBER = "timestamp", "frame_index"  # optional columns: seconds and numbers within the stretch
-MAX_FILES = 64  # files that are kept open; LeRobot stores a few hundred episodes per file
-MAX_KEPT_BYTES = 256 << 20  # in each worker, so that many workers fit into memory
+TIME, NUMBER = "timestamp", "frame_index"  # columns with each frame's time in seconds, and its number in the stretch
+MAX_FILES = 64  # maximum number of open files; LeRobot stores a few hundred episodes per file
+MAX_KEPT_BYTES = 256 << 20  # maximum size of cached columns per worker, so that many workers fit into memory
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
 class _Rows(NamedTuple):
-    """Rows [begin, end) of a table, which belong to a clip's stretch. `frame` is the frame of the first row."""
+    """The rows [begin, end) of a table that belong to a clip's stretch. `frame` is the first row's frame number."""
 
     path: str
     begin: int
@@ -42,12 +43,12 @@ class _Rows(NamedTuple):
 
 
 class FrameTables:
-    """Reads columns of frames' tables for clips; picklable.
+    """Reads columns of per-frame tables for clips. Picklable.
 
     Args:
-        wanted: The names of columns, or a mapping from names to times in seconds from the clip's anchor. If the times
-            of a column are None, it is read for the clip's own frames.
-        locate: Returns the location of a file, by its path relative to the root of the index.
+        wanted: The names of columns, or a mapping from names to times in seconds relative to the clip's anchor. If the
+            times of a column are None, its values are read for the frames of the clip.
+        locate: A function that returns the location of a file, given the path relative to the root of the index.
         cache: A cache for tables in object storage.
     """
 
@@ -57,7 +58,7 @@ class FrameTables:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # pyarrow's readers must not be shared by several threads at once
+        self._lock = threading.Lock()  # pyarrow's readers are not thread-safe
         self._file = functools.lru_cache(MAX_FILES)(self._open)
         self._kept: OrderedDict[tuple[str, int, str], NDArray[Any]] = OrderedDict()
 
@@ -69,16 +70,17 @@ class FrameTables:
         self._begin()
 
     def __call__(self, clip: Clip) -> dict[str, NDArray[Any]]:
-        """Return the columns for a clip, by name.
+        """Return the values of the wanted columns for a clip, by the names of the columns.
 
         Returns:
-            For the clip's own frames, [F, …], with zeros where `frame_index` is -1. For times, [times, …] with the
-            values of the nearest rows, and bool [times] under the column's name with the suffix `_mask`. The mask is
-            False if the nearest row is more than half a row's duration away.
+            For the clip's frames, arrays [F, …], with zeros where `frame_index` is -1. For times, arrays [times, …]
+            with the values of the rows that are nearest in time, and masks, bool [times], under the column's name with
+            the suffix `_mask`. The mask is False for a time if the nearest row is further away than half the time
+            between two rows.
 
         Raises:
-            FramedexError: The clip lacks a table, or the table lacks a column.
-            FormatError: The table cannot be read, or does not belong to the clip's frames.
+            FramedexError: The clip has no table, or the table lacks a column.
+            FormatError: The table cannot be read, or its rows do not correspond to the clip's frames.
         """
         found: dict[str, NDArray[Any]] = {}
         with self._lock:
@@ -86,7 +88,7 @@ class FrameTables:
             for name, seconds in self._wanted.items():
                 values = self._column(rows, name)
                 if seconds is None:
-                    is_padding = clip.frames < 0  # padding by a constant, which has zeros
+                    is_padding = clip.frames < 0  # blank frames, for which values are zeros
                     found[name] = values[np.where(is_padding, 0, clip.frames - rows.frame)]
                     found[name][is_padding] = 0
                 else:
@@ -97,26 +99,26 @@ class FrameTables:
         table, row = clip.columns.get(FRAME_TABLE), clip.columns.get(FRAME_ROW)
         if table is None or row is None or clip.stretch is None:
             raise FramedexError(
-                "the clip lacks a table of its frames",
+                "the clip has no per-frame table",
                 where=clip.clip_id,
                 found=f"{FRAME_TABLE}: {table}, {FRAME_ROW}: {row}",
-                remedy=f"list columns {FRAME_TABLE} and {FRAME_ROW} beside the uri, and select clips by a policy",
+                remedy=f"add the columns {FRAME_TABLE} and {FRAME_ROW} to the listing, and select clips by a policy",
             )
         first, stop = clip.stretch
         rows = _Rows(self._locate(str(table)), int(row), int(row) + stop - first, first)
         file = self._file(rows.path)
         if not 0 <= rows.begin < rows.end <= file.metadata.num_rows:
             raise FormatError(
-                "the table of frames is too short",
+                "the per-frame table is too short",
                 where=rows.path,
                 found=counted(file.metadata.num_rows, "row"),
-                allowed=f"rows {rows.begin} to {rows.end}, of clip {clip.clip_id}",
+                allowed=f"rows {rows.begin} to {rows.end}, for clip {clip.clip_id}",
             )
         if NUMBER in file.schema_arrow.names:
             numbers = self._column(rows, NUMBER)
             if not np.array_equal(numbers, np.arange(stop - first)):
                 raise FormatError(
-                    "the table's rows do not belong to the clip's stretch",
+                    "the frame numbers in the table do not correspond to the clip's stretch",
                     where=f"{rows.path}, rows {rows.begin} to {rows.end}, column {NUMBER}",
                     found=f"{numbers[0]} to {numbers[-1]}",
                     allowed=f"0 to {stop - first - 1}",
@@ -127,9 +129,9 @@ class FrameTables:
     def _at(
         self, rows: _Rows, values: NDArray[Any], seconds: NDArray[np.float64], clip: Clip
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return a column at some times from the clip's anchor, and whether each of these times has a row."""
+        """Return a column's values at times relative to the clip's anchor, and whether each time has a row."""
         times = self._column(rows, TIME).astype(np.float64)
-        # The first place of a clip may be padding by a constant, which does not show a frame.
+        # The clip may begin with blank frames, which have no frame number.
         anchor = int(clip.frames[clip.frames >= 0][0]) if clip.anchor_frame is None else clip.anchor_frame
         wanted = times[anchor - rows.frame] + seconds
         after = np.clip(np.searchsorted(times, wanted), 1, max(1, len(times) - 1))
@@ -140,11 +142,11 @@ class FrameTables:
         return values[nearest], np.abs(times[nearest] - wanted) <= half
 
     def _column(self, rows: _Rows, name: str) -> NDArray[Any]:
-        """Return a column of some rows, [rows, …]."""
+        """Return the values of a column in some rows, [rows, …]."""
         file = self._file(rows.path)
         if name not in file.schema_arrow.names:
             raise FramedexError(
-                "the table of frames has no such column",
+                "the per-frame table has no such column",
                 where=rows.path,
                 found=name,
                 allowed=", ".join(file.schema_arrow.names),
@@ -155,7 +157,7 @@ class FrameTables:
             if first < rows.end and stop > rows.begin:
                 values = self._values(rows.path, group, name)
                 need = values.nbytes // len(values) * (rows.end - rows.begin)
-                most = usual_clip_bytes() // 2  # `concatenate` needs the parts and the result
+                most = usual_clip_bytes() // 2  # during `concatenate`, parts and result are both in memory
                 if need > most:
                     raise FormatError(
                         f"column {name!r} of a clip's stretch takes too much memory",
@@ -171,10 +173,10 @@ class FrameTables:
         try:
             return parquet_file(place(path, self._cache))
         except UNREADABLE as error:
-            raise FormatError("the table of frames cannot be read", where=path, found=error) from error
+            raise FormatError("the per-frame table cannot be read", where=path, found=error) from error
 
     def _values(self, path: str, group: int, name: str) -> NDArray[Any]:
-        """Return a column of a row group, and keep it, for neighbouring clips are read soon after each other."""
+        """Return a column of a row group. The column is cached, because the next clips often need it, too."""
         key = path, group, name
         if key not in self._kept:
             self._kept[key] = self._read_group(path, group, name)
@@ -191,10 +193,13 @@ class FrameTables:
 
 
 def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | None]:
-    """Return the times of each wanted column, float64, or None for a clip's own frames. Raises FramedexError."""
+    """Check the argument `frame_columns`. Return the times of each column, as a dict. Raises FramedexError.
+
+    Times are float64, or None for the frames of the clip.
+    """
     if isinstance(wanted, str) or not wanted:
         raise FramedexError(
-            "frame_columns is a list of columns, or a mapping {column: times in seconds}", found=repr(wanted)
+            "frame_columns must be a list of columns, or a mapping {column: times in seconds}", found=repr(wanted)
         )
     if not isinstance(wanted, Mapping):
         return dict.fromkeys(wanted)
@@ -206,14 +211,14 @@ def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | Non
             times = np.array(np.nan)
         if times is not None and (times.ndim != 1 or not len(times) or not np.isfinite(times).all()):
             raise FramedexError(
-                "frame_columns: a column's times are a list of numbers", where=name, found=repr(seconds)[:80]
+                "the times of a column in frame_columns must be a list of numbers", where=name, found=repr(seconds)[:80]
             )
         found[name] = times
     return found
 
 
 def _as_array(column: pa.Array) -> NDArray[Any]:
-    """Convert a column of numbers, booleans, or lists of one length to an array.
+    """Convert a column of numbers, of booleans, or of lists of equal length to an array.
 
     Raises:
         ValueError: The column has another type, a value is missing, or lists have different lengths.

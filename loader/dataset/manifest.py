@@ -1,4 +1,7 @@
-"""A dataset's manifest: reading one clip at a time, or columns of all clips. The whole manifest is never in memory."""
+"""Read the manifest of a dataset: single clips, or columns of all clips.
+
+The whole manifest is never in memory.
+"""
 
 import contextlib
 import difflib
@@ -36,8 +39,8 @@ from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
 
-REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
-ORDER_BYTES = 48  # the memory per clip of an epoch's order
+REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
+ORDER_BYTES = 48  # bytes of memory per clip that the order of an epoch needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,17 +48,20 @@ class DatasetHeader:
     """The contents of a dataset's header.
 
     Attributes:
-        root: The folder of the sources.
-        images: The options for stored frames (`--pack images`), or None.
-        encode: The options for encoded clips (`--encode`), or None.
-        ffmpeg: The versions of FFmpeg's libraries that made the index.
-        labels: The column of labels and the numbers of its values, or None.
-        views: The names of the views, and the treatment of clips that lack one. None if each clip stands alone.
-        own: framedex's own columns of `clips`.
-        filed: The user's columns that have a file of all clips. None for a dataset that is older than these files: its
-            columns are read from the parts, which takes some seconds for a million clips.
-        first: The number of the first row of each part and then the number of all rows, by table.
-        proves: Whether videos of codecs that are not parsed were proven when they were indexed.
+        root: The root folder of the sources.
+        images: The options for stored frames (`--pack images`). None if there are none.
+        encode: The options for encoded clips (`--encode`). None if there are none.
+        ffmpeg: The versions of FFmpeg's libraries with which the index was made.
+        labels: The column of labels, and the numbers assigned to the labels. None if there are no labels.
+        views: The names of the views, and the treatment of clips that lack a view. None if clips do not have several
+            views.
+        own: The columns of the table `clips` that framedex defines, in contrast to the user's columns.
+        filed: The user's columns that are stored for all clips together in one file. None if the dataset is older than
+            these files. The user's columns are then read from the parts of `clips`, which takes some seconds for a
+            million clips.
+        first: For each table, the number of the first row of each part, followed by the number of all rows.
+        proves: Whether videos of codecs that framedex does not parse were proven (decoded and compared) when they were
+            indexed.
     """
 
     root: str
@@ -71,7 +77,7 @@ class DatasetHeader:
 
 
 def read_header(path: Place) -> DatasetHeader:
-    """Read the header of a dataset. Raises FormatError if it is missing, damaged or of another format."""
+    """Read the header of a dataset. Raises FormatError if the header is missing, damaged or of another format."""
     stored = check_format(
         path, file_name=tables.HEADER, expected=tables.FORMAT, version=tables.SCHEMA_VERSION, what="a framedex dataset"
     )
@@ -100,7 +106,7 @@ def read_header(path: Place) -> DatasetHeader:
 
 
 def _views(stored: dict[str, Any] | None) -> tuple[list[str], tables.Missing] | None:
-    """Return the names of the views, and the treatment of clips that lack one. Raises ValueError."""
+    """Return the names of the views, and the treatment of clips that lack a view. Raises ValueError if malformed."""
     if stored is None:
         return None
     names, missing = stored["names"], stored["missing"]
@@ -112,7 +118,7 @@ def _views(stored: dict[str, Any] | None) -> tuple[list[str], tables.Missing] | 
 
 
 def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
-    """Return the options for encoded clips, without the name of the encoder, which readers do not need."""
+    """Return the options for encoded clips. The name of the encoder is left out, because readers do not need it."""
     if stored is None:
         return None
     own = {name: value for name, value in stored.items() if name != "encoder"}
@@ -120,7 +126,7 @@ def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
 
 
 def _limits(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the size of stored frames. Raises ValueError for a malformed size."""
+    """Return the option `size` of stored frames, as a dict. Raises ValueError if a size is malformed."""
     size = None if stored["size"] is None else tuple(stored["size"])
     sides = (*(size or ()), stored.get("short_side"), stored.get("box"))
     if any(type(side) not in (int, type(None)) for side in sides) or (size is not None and len(size) != 2):
@@ -134,28 +140,28 @@ GROUP_ROWS = {
     tables.MEDIA_FOLDER: tables.MEDIA_PER_ROW_GROUP,
 }
 SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.RECIPES_FOLDER: tables.RECIPES, tables.MEDIA_FOLDER: tables.MEDIA}
-ROW_BYTES = 500  # the memory of a tar's row in Python
-KEPT_GROUPS = 4  # row groups that are kept in memory, of clips, recipes and media
-OPEN_PARTS = 256  # footers that are kept, of about 1 MB each
-SEARCHED_FOR_CLOSE = 100_000  # names that are compared with an unknown name; each takes some ten microseconds
+ROW_BYTES = 500  # bytes of memory that the row of a tar needs in Python
+KEPT_GROUPS = 4  # number of row groups of clips, recipes and media that are cached
+OPEN_PARTS = 256  # number of parts whose footers (about 1 MB each) are cached
+SEARCHED_FOR_CLOSE = 100_000  # number of names that are searched for similar names; each takes some 10 microseconds
 
 
 class Manifest(ClipSource):
-    """A dataset, in a folder or in object storage, opened for reading. It is picklable; open files are not pickled.
+    """The manifest of a dataset in a folder or in object storage. It is picklable, without its open files.
 
     Args:
-        path: The dataset.
-        access: The sources that may be read.
+        path: The path or URI of the dataset.
+        access: The rules that say which sources may be read.
         cache: A cache for a dataset in object storage.
 
     Attributes:
-        header: The contents of its header.
-        labels: The column of labels and the numbers of its values, or None.
-        ffmpeg: The versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
+        header: The contents of the dataset's header.
+        labels: The column of labels, and the numbers assigned to the labels. None if there are no labels.
+        ffmpeg: The versions of FFmpeg's libraries with which the index was made, as in `Index.ffmpeg`.
 
     Raises:
         FormatError: The dataset does not exist, or is damaged.
-        StorageError: The sources below the root must not be read, and clips are not in tars.
+        StorageError: Clips are not in tars, and their sources must not be read.
     """
 
     def __init__(
@@ -184,9 +190,9 @@ class Manifest(ClipSource):
         return int(self._first[tables.MEDIA_FOLDER][-1])
 
     def _open(self) -> None:
-        # These caches belong to this process and are not pickled (`__getstate__`).
+        # These caches are not pickled (see `__getstate__`), so each process has its own.
         self._lock = threading.Lock()
-        self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may take much memory in Python
+        self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may need much memory in Python
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
         self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
@@ -201,25 +207,26 @@ class Manifest(ClipSource):
         self._open()
 
     def checksum(self) -> int:
-        """Return the CRC-32 of the dataset's header, which contains a digest of all clips."""
+        """Return the CRC-32 of the dataset's header. The header contains a digest of all clips."""
         return zlib.crc32(self._header_bytes)
 
     @property
     def is_packed(self) -> bool:
-        """Whether some of the first clips are in tars."""
+        """Whether at least one clip in the first part of the table `clips` is in a tar."""
         if not len(self):
             return False
         shard = pa.schema([tables.CLIPS.field("shard")])
         return constant_columns(self._part(tables.CLIPS_FOLDER, 0), shard) != {"shard": None}
 
     def locate(self, uri: str) -> str:
-        """Return the location of a source. Raises StorageError if it must not be read."""
+        """Return the location of a source. Raises StorageError if the source must not be read."""
         return self._locations.locate(uri, self._uris)
 
     def check_locations(self) -> None:
-        """Check that the sources of all clips may be read. Raises StorageError.
+        """Raise StorageError if a source of the dataset must not be read.
 
-        If the dataset has tars, a clip that is not in them is checked when it is read.
+        If the dataset has tars, this method checks nothing. The source of a clip that is not in a tar is then checked
+        when the clip is read.
         """
         if not self.is_packed:
             self._locations.check(self._uris())
@@ -228,15 +235,15 @@ class Manifest(ClipSource):
         return self._media(["uri"])["uri"]
 
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return clip `number`, which is the same in every epoch.
+        """Return the record of clip `number`, which is the same in every epoch.
 
         Raises:
             IndexError: The clip does not exist.
-            FormatError: Its rows have impossible values.
-            StorageError: Its source must not be read.
+            FormatError: A row of the clip has impossible values.
+            StorageError: The source of the clip must not be read.
         """
         at, recipe_at = self._at(tables.CLIPS_FOLDER, number), self._at(tables.RECIPES_FOLDER, number)
-        with self._lock:  # pyarrow's readers are not safe for several threads at once
+        with self._lock:  # pyarrow's readers are not thread-safe
             row, recipe = self._row(tables.CLIPS_FOLDER, number), self._row(tables.RECIPES_FOLDER, number)
             if self._group_of(tables.CLIPS_FOLDER, number)[:2] in self._heavy:
                 check_objects(row, at)
@@ -246,7 +253,7 @@ class Manifest(ClipSource):
             medium = self.medium(media_row)
         if not row["clip_id"].equals(recipe["clip_id"]):
             where = recipe_at.wrong("clip_id", "another name").where
-            raise FormatError("clips and recipes do not belong together", where=where, remedy=REMEDY)
+            raise FormatError("the tables clips and recipes are from different datasets", where=where, remedy=REMEDY)
         shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
         if shard is not None and not 0 <= shard < len(self._shards):
             raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
@@ -257,12 +264,14 @@ class Manifest(ClipSource):
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The types of the user's columns, which every clip has."""
+        """The Arrow type of each of the user's columns."""
         schema = self._part(tables.CLIPS_FOLDER, 0).schema_arrow
         return {field.name: field.type for field in schema if field.name not in self.header.own}
 
     def clip_id(self, number: int) -> str:
-        """Return the name of clip `number`, or "" if the name is damaged. Other values of its row may be damaged.
+        """Return the name of clip `number`, even if other values of the clip's row are damaged.
+
+        If the name itself is damaged, return "".
 
         Raises:
             IndexError: The clip does not exist.
@@ -272,11 +281,11 @@ class Manifest(ClipSource):
         return ""
 
     def failures(self) -> Iterator[Failure]:
-        """Return an empty iterator, since the failures of planning are in failures.parquet."""
+        """Return an empty iterator, because the failures of a dataset on disk are in failures.parquet."""
         return iter(())
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return one row of a table with parts, each of which has row groups of GROUP_ROWS."""
+        """Return row `number` of a table, which consists of parts with row groups of GROUP_ROWS rows."""
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
@@ -284,7 +293,7 @@ class Manifest(ClipSource):
         return self._group(folder, part, group).slice(row, 1)
 
     def _group_of(self, folder: str, number: int) -> tuple[int, int, int]:
-        """Return (part, row group, place in the row group) of a row of a table."""
+        """Return the part, the row group, and the index within the row group, of row `number` of a table."""
         part = self._part_of(folder, number)
         return part, *divmod(number - int(self._first[folder][part]), GROUP_ROWS[folder])
 
@@ -295,7 +304,7 @@ class Manifest(ClipSource):
         return str(part_path(self.path / folder, part))
 
     def _at(self, folder: str, number: int) -> RowAt:
-        """Return the position of a row, for errors."""
+        """Return the file and the index of a row, for error texts."""
         part = self._part_of(folder, number)
         row = number - int(self._first[folder][max(part, 0)])
         return RowAt(file=self._file(folder, part), row=row, remedy=REMEDY)
@@ -303,7 +312,7 @@ class Manifest(ClipSource):
     def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
         file = self._part(folder, part)
         names = None
-        if folder == tables.MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
+        if folder == tables.MEDIA_FOLDER:  # only columns whose values differ between media; see `_read_medium`
             names = [name for name in tables.MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
             table = read_group(file, group, names, kept=KEPT_GROUPS)
@@ -313,13 +322,13 @@ class Manifest(ClipSource):
         return rows
 
     def _find_constants(self, part: int) -> dict[str, Any]:
-        """Return the columns with one value for all media of a part, and these values. Reads only the part's footer."""
+        """Return the columns that are constant in a part of `media`, with their values. This reads only the footer."""
         file = self._part(tables.MEDIA_FOLDER, part)
         with reading(self._file(tables.MEDIA_FOLDER, part), REMEDY):
             return constant_columns(file, tables.MEDIA)
 
     def _check_unchanged(self) -> None:
-        """Raise FormatError if the dataset was replaced since it was opened. Raises OSError, too."""
+        """Raise FormatError if the dataset was replaced since it was opened. Raises OSError if reading fails."""
         if small_bytes(self.path / tables.HEADER) != self._header_bytes:
             raise FormatError(
                 "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
@@ -339,13 +348,13 @@ class Manifest(ClipSource):
         return file
 
     def _check_rows(self, footer: pq.FileMetaData, folder: str, part: int, where: str) -> None:
-        """Raise FormatError if the number of rows or row groups of a part is not the expected one."""
+        """Raise FormatError if a part does not have the expected number of rows in each row group."""
         rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
         groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
-                f"has another number of rows than in {tables.HEADER}",
+                f"the number of rows differs from that in {tables.HEADER}",
                 where=where,
                 found=f"{sum(groups)} in {len(groups)} groups",
                 allowed=f"{rows} in groups of {most}",
@@ -364,7 +373,7 @@ class Manifest(ClipSource):
 
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:
-        """The tars of the dataset."""
+        """The tars of the dataset, by their numbers."""
         where = str(self.path / tables.SHARDS_NAME)
         with reading(where, REMEDY):
             table = read_all(self.path / tables.SHARDS_NAME, row_bytes=ROW_BYTES)
@@ -387,11 +396,11 @@ class Manifest(ClipSource):
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns. A dataset without clips does not record them."""
+        """The user's columns. This list is empty for a dataset without clips, which has no record of its columns."""
         return super().columns if len(self) else []
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of all clips, as `ClipSource.column`. A column with a file of its own is read from there."""
+        """Return a column of all clips, like `ClipSource.column`. It is read from the file of all clips, if any."""
         return self._user_column(name) if name in (self.header.filed or ()) else super().column(name)
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
@@ -412,12 +421,21 @@ class Manifest(ClipSource):
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
             return self._clip_column(name)
-        # The mask is as long as the wanted frames, and smaller.
+        # The number of wanted frames is the length of the mask, which is the smallest of the columns with this length.
         lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
         return frame_field(name, self._part_column(lists))
 
     def _filed_column(self, file: str, name: str, schema: pa.Schema) -> pa.ChunkedArray:
-        """Return a column of a file of all clips. `schema` has the columns that the file must have."""
+        """Return a column of a file that has a row for each clip of the dataset.
+
+        Args:
+            file: The name of the file.
+            name: The name of the column.
+            schema: The columns that the file must have.
+
+        Raises:
+            FormatError: The file is damaged, or does not belong to the dataset.
+        """
         where = str(self.path / file)
         with reading(where, REMEDY):
             self._check_unchanged()
@@ -430,10 +448,10 @@ class Manifest(ClipSource):
             check_columns(pa.schema(decoded), schema, where, REMEDY)
             rows = opened.metadata.num_rows
             if rows == len(self) and name in fields.names:
-                check_file(opened, [name])  # texts stay encoded
+                check_file(opened, [name])  # texts stay dictionary-encoded
                 return opened.read([name])[name]
         raise FormatError(
-            "does not belong to the dataset",
+            "the file does not belong to the dataset",
             where=where,
             found=counted(rows, "row") if name in fields.names else f"no column {name!r}",
             allowed=f"{counted(len(self), 'row')} with a column {name!r}",
@@ -441,26 +459,26 @@ class Manifest(ClipSource):
         )
 
     def _clip_column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of `clips`, of all clips. Raises KeyError."""
+        """Return a column of the table `clips` for all clips. Raises KeyError if it does not exist."""
         if self.header.filed is not None and name in tables.FIELDS.names and name in tables.CLIPS.names:
             return plain(self._filed_column(tables.FIELDS_NAME, name, tables.FIELDS))
         column = self._user_column(name)
         return plain(column) if name in (self.header.filed or ()) else column
 
     def _part_column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of `clips` from its parts. Raises KeyError."""
+        """Return a column of the table `clips`, read from the parts. Raises KeyError if it does not exist."""
         parts = [table[name] for table in self._part_tables(tables.CLIPS_FOLDER, [name], self.header.own)]
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
     def _media(self, names: Sequence[str]) -> pa.Table:
-        """Return columns of `media`."""
+        """Return columns of the table `media`."""
         return pa.concat_tables(list(self._part_tables(tables.MEDIA_FOLDER, names, tables.MEDIA.names)))
 
     def _part_tables(self, folder: str, names: Sequence[str], own: Collection[str]) -> Iterator[pa.Table]:
-        """Yield columns of each part of a table. Columns of `own` may be missing, which means that they are null."""
+        """Yield columns of each part of a table. If a column in `own` is missing in a part, its values are null."""
         for part in range(len(self._first[folder]) - 1):
             with self._lock, reading(f"{self._file(folder, part)}, column {', '.join(names)}", REMEDY):
-                opened = self._open_part(folder, part)  # unlike `_part`, this does not keep the footer
+                opened = self._open_part(folder, part)  # in contrast to `_part`, the footer is not cached
                 missing = [name for name in names if name in own and name not in opened.schema_arrow.names]
                 here = [name for name in names if name not in missing]
                 table = read_file(opened, part_path(self.path / folder, part), here, threads=False)
@@ -469,7 +487,7 @@ class Manifest(ClipSource):
             yield pa.table({name: nulls[name] if name in nulls else table[name] for name in names})
 
     def media_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column."""
+        """Return int64 [clips]: the row of each clip's medium in the table `media`. This reads one column."""
         rows = self._row_numbers("media_row")
         wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
         if len(wrong):
@@ -478,22 +496,22 @@ class Manifest(ClipSource):
         return rows
 
     def tar_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip. Reads only that column.
+        """Return int64 [clips]: the number of the tar that contains each clip. This reads one column.
 
-        A clip that is not in a tar has the number of the last tar before it, or -1.
+        For a clip that is not in a tar, it is the number of the last tar of the clips before, or -1 if there is none.
 
         Raises:
-            FramedexError: The dataset does not have tars.
+            FramedexError: The dataset has no tars.
         """
         rows = self._row_numbers("shard")
         if len(rows) and rows.max() < 0:
-            raise FramedexError("the dataset does not have tars", where=str(self.path), remedy="--pack makes them")
+            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def views(self) -> ViewsOfClips | None:
-        """Return the grouping of clips that are views of one clip, or None if each clip stands alone.
+        """Return the table that says which clips are views of the same item. None if clips do not have several views.
 
-        Reads two columns.
+        This reads two columns.
 
         Raises:
             FormatError: The columns contradict each other or the header.
@@ -515,7 +533,9 @@ class Manifest(ClipSource):
         return ViewsOfClips(names=names, missing=missing, item=item, view=view)
 
     def packed_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip, if all clips are in tars. Reads one column.
+        """Return int64 [clips]: the number of the tar that contains each clip. All clips must be in tars.
+
+        This reads one column.
 
         Raises:
             FramedexError: A clip is not in a tar.
@@ -525,11 +545,11 @@ class Manifest(ClipSource):
         outside = int(np.count_nonzero(rows < 0))
         if outside:
             raise FramedexError(
-                "a stream needs clips that are in tars",
+                "a stream needs a dataset whose clips are in tars",
                 where=str(self.path),
-                found=f"{outside} of {counted(len(rows), 'clip')} point into their sources",
+                found=f"{outside} of {counted(len(rows), 'clip')} are not in tars",
                 allowed="a dataset of --pack clips or --pack images",
-                remedy="shard with --pack clips or --pack images, or load it with ClipDataset",
+                remedy="shard with --pack clips or --pack images, or load the dataset with ClipDataset",
             )
         if len(rows) and rows.max() >= len(self._shards):
             at = self._at(tables.CLIPS_FOLDER, int(np.argmax(rows)))
@@ -537,12 +557,16 @@ class Manifest(ClipSource):
         return rows
 
     def _row_numbers(self, name: str) -> NDArray[np.int64]:
-        """Return int64 [clips]: a column of `clips` with the numbers of rows, and -1 for null."""
+        """Return int64 [clips]: a column of the table `clips` that contains row numbers, with -1 for null."""
         rows: NDArray[np.int64] = self._clip_column(name).fill_null(-1).to_numpy().astype(np.int64)
         return rows
 
     def find_all(self, name: str) -> list[int]:
-        """Return the number of the clip with this name, or of all views that share it. Raises FramedexError."""
+        """Return the number of the clip with this name, or the numbers of all views that share this name, as a list.
+
+        Raises:
+            FramedexError: There is no such clip.
+        """
         if self.header.views is not None:
             found = np.flatnonzero(pc.equal(self._clip_column("multiview_id"), name).fill_null(False).to_numpy())
             if len(found):
@@ -550,20 +574,25 @@ class Manifest(ClipSource):
         return [self.find(name)]
 
     def find(self, clip_id: str) -> int:
-        """Return the number of the clip with this name. Reads one column. Raises FramedexError."""
+        """Return the number of the clip with this name. This reads one column.
+
+        Raises:
+            FramedexError: There is no such clip.
+        """
         names = self._clip_column("clip_id")
         row = pc.index(names, clip_id).as_py()
         if row >= 0:
             return int(row)
         close = difflib.get_close_matches(clip_id, names.slice(0, SEARCHED_FOR_CLOSE).to_pylist())
-        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has all names"
-        raise FramedexError("the dataset lacks the clip", where=str(self.path), found=clip_id, remedy=remedy)
+        remedy = f"similar names: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has all names"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
 
 def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of integers, booleans and strings that have one value, or only nulls, in a whole file.
+    """Return the columns of integers, booleans and strings that are constant in a file, with their values.
 
-    Only the file's footer is used. A column is left out if its statistics in the footer are incomplete.
+    A column that has only nulls is constant, too. This uses only the footer of the file. A column is left out if its
+    statistics in the footer are incomplete.
     """
     metadata = file.metadata
     groups = [checked_group(file, number) for number in range(metadata.num_row_groups)]

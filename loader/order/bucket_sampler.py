@@ -1,6 +1,6 @@
-"""BucketSampler: visits batches of clips that are alike.
+"""BucketSampler: a sampler of batches of similar clips.
 
-Buckets and the batches of an epoch are pure functions of the clips' values, a seed and an epoch.
+The buckets are a pure function of the clips' values. The batches of an epoch also depend on a seed and the epoch.
 """
 
 import zlib
@@ -17,8 +17,9 @@ from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order import order
 from framedex.loader.order.sampler import ElasticSampler, Share
 
-BUCKETS = 8  # the default for numbers; with few buckets, small datasets fill their batches, too
-# Up to this number of clips per batch, each number has a bucket. From there on, each doubling has so many buckets.
+BUCKETS = 8  # default number of buckets for numbers, so small that batches of small datasets are full, too
+# There is one bucket for each number of clips per batch up to this number. Above, there are this many buckets for each
+# doubling of the number of clips per batch.
 FINEST = 8
 
 
@@ -27,10 +28,11 @@ class BatchLayout:
     """The division of clips into buckets and batches. Every epoch has the same number of batches.
 
     Attributes:
-        clips: int64 [visited clips], the clips that are visited, sorted by bucket.
-        first: int64 [buckets + 1], the place in `clips` of the first clip of each bucket.
-        most: int64 [buckets], number of clips of a full batch of each bucket.
-        drops_last: whether the last batch of each bucket is left out if it is not full.
+        clips: The numbers of the visited clips, sorted by bucket, int64 [visited clips].
+        first: The index in `clips` of the first clip of each bucket, and the number of visited clips at the end, int64
+            [buckets + 1].
+        most: The number of clips in a full batch of each bucket, int64 [buckets].
+        drops_last: Whether the last batch of each bucket is left out if it is not full.
     """
 
     clips: NDArray[np.int64]
@@ -40,12 +42,12 @@ class BatchLayout:
 
     @property
     def batches(self) -> NDArray[np.int64]:
-        """int64 [buckets]: how many batches each bucket has in an epoch."""
+        """The number of batches of each bucket in an epoch, int64 [buckets]."""
         sizes = np.diff(self.first)
         return sizes // self.most if self.drops_last else -(-sizes // self.most)
 
     def neighbours(self, number: int) -> NDArray[np.int64]:
-        """Return int64: all clips of a clip's bucket, ascending. Raise KeyError if the clip is not visited."""
+        """Return all clips of the bucket that contains clip `number`. Raise KeyError if the clip is not visited."""
         place = np.flatnonzero(self.clips == number)
         if not len(place):
             raise KeyError(number)
@@ -59,16 +61,16 @@ def epoch_batches(
     """Return the batches of an epoch. They are the same for every rank, and different in each epoch.
 
     Args:
-        layout: the division of clips into batches.
-        shuffle: whether to shuffle the clips of each bucket, and the batches.
-        seed: the seed of the shuffle.
-        epoch: number of the epoch.
-        alike: how many consecutive batches come from one bucket. The batches that are left over in each bucket come at
-            the end.
+        layout: The division of clips into batches.
+        shuffle: Whether to shuffle the clips of each bucket and the order of the batches.
+        seed: The seed of the shuffle.
+        epoch: The number of the epoch.
+        alike: The number of consecutive batches that are from the same bucket. If the number of batches of a bucket is
+            not a multiple of `alike`, the remaining batches are at the end of the epoch.
 
     Returns:
-        Three int64 arrays: the clips, batch by batch; and for each batch, in the order of the epoch, the place of its
-        first clip among them, and the place behind its last clip.
+        Three int64 arrays (clips, first, stop). Batch number i of the epoch has the clips from index first[i] up to,
+        but not including, index stop[i] of the array of clips.
     """
     counts = layout.batches
     bucket, within = order.within_groups(counts)
@@ -81,35 +83,39 @@ def epoch_batches(
     clips = layout.clips[np.lexsort((rng.permutation(len(layout.clips)), of_clip))]
     is_left_over = within >= counts[bucket] // alike * alike
     begins = within % alike == 0
-    # Consecutive batches of a bucket form a group of `alike` batches, which share a random place.
+    # Each group of `alike` consecutive batches of a bucket gets one random number, by which the groups are sorted.
     place = rng.permutation(len(bucket))[begins][np.cumsum(begins) - 1]
     ordered = np.lexsort((within, place, is_left_over))
     return clips, first[ordered], stop[ordered]
 
 
 def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
-    """Return int64 [clips]: the bucket of each clip by a value, numbered from 0.
+    """Divide clips into buckets by a value. Return int64 [clips]: the bucket of each clip, numbered from 0.
 
     Args:
-        values: [clips]. Equal values are always in one bucket.
-        buckets: for numbers, the number of buckets, which have about equally many clips; or the least number of each
-            bucket but the first, ascending. Defaults to at most 8 buckets for numbers. Each value that is not a number
-            has a bucket.
+        values: The value of each clip, [clips]. Clips with equal values are always in the same bucket.
+        buckets: If values are numbers, the number of buckets (which then have about the same number of clips), or the
+            lower bounds of all buckets but the first, ascending. Defaults to at most 8 buckets. If values are not
+            numbers, it must be None, and each distinct value has a bucket.
 
     Raises:
-        FramedexError: values and buckets do not fit together.
+        FramedexError: `buckets` is malformed or not possible for these values, or a value is NaN.
     """
     if values.dtype.kind not in "iuf":
         if buckets is not None:
-            raise FramedexError("buckets needs numbers", found=repr(values[:1].tolist()), remedy="leave out buckets")
+            raise FramedexError(
+                "buckets requires numbers",
+                found=repr(values[:1].tolist()),
+                remedy="leave out buckets",
+            )
         return order.codes_of(values)
     wrong = np.flatnonzero(np.isnan(values))
     if len(wrong):
-        raise FramedexError("clips lack a number", found=f"{len(wrong):,} such clips, the first is {wrong[0]}")
+        raise FramedexError("some clips have no number", found=f"{len(wrong):,} such clips, first clip {wrong[0]}")
     bounds: NDArray[Any]
     if buckets is None or type(buckets) is int:
         bounds, count = np.unique(values)[1:], buckets or BUCKETS
-        if len(bounds) >= count:  # otherwise, each value has a bucket
+        if len(bounds) >= count:  # otherwise, each distinct value has a bucket
             bounds = np.unique(np.sort(values)[np.arange(1, count) * len(values) // count])
     else:
         try:
@@ -118,7 +124,7 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
             bounds = np.zeros((0, 0))
         if bounds.ndim != 1 or not (np.diff(bounds) > 0).all() or np.isnan(bounds).any():
             raise FramedexError(
-                "buckets is the number of buckets, or their bounds",
+                "buckets must be the number of buckets, or their bounds",
                 found=repr(buckets)[:80],
                 allowed="ascending numbers",
             )
@@ -126,14 +132,17 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
 
 
 def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
-    """Return int64 [clips]: the bucket of each clip by how many such clips fit into a batch, the smallest clips first.
+    """Divide clips into buckets by the number of such clips that fit into a batch. Buckets of small clips come first.
 
-    So each batch has nearly `max_tokens` tokens, even with the smallest clips of its bucket.
+    So the tokens of a batch are close to `max_tokens`, even if the batch has the smallest clips of its bucket.
 
     Args:
-        tokens: int64 [clips], tokens of each clip, above 0.
-        max_tokens: tokens of a batch at most, padding included.
-        max_batch: clips of a batch at most. If None, any number.
+        tokens: The number of tokens of each clip, above 0, int64 [clips].
+        max_tokens: The maximum number of tokens of a batch, including padding.
+        max_batch: The maximum number of clips of a batch. If None, there is no such limit.
+
+    Returns:
+        The bucket of each clip, numbered from 0, int64 [clips].
     """
     fit = np.maximum(1, max_tokens // tokens)
     if max_batch is not None:
@@ -151,13 +160,14 @@ LastBatch = Literal["partial", "drop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Clips that share batches.
+    """Statistics of a bucket, a group of clips that are in the same batches.
 
     Attributes:
-        clips: how many clips the bucket has.
-        batches: how many batches it has in an epoch.
-        batch_size: number of clips of a full batch.
-        tokens: the most tokens that a clip of the bucket takes in a batch. If None, the clips' tokens are unknown.
+        clips: The number of clips in the bucket.
+        batches: The number of batches of the bucket in an epoch.
+        batch_size: The number of clips in a full batch.
+        tokens: The maximum number of tokens of a clip of the bucket in a batch, including padding. None if numbers of
+            tokens are unknown.
     """
 
     clips: int
@@ -167,15 +177,16 @@ class Bucket:
 
 
 class BucketSampler(ElasticSampler[list[int]]):
-    """Visits batches of similar clips: lists of clip numbers, for `batch_sampler` of ClipLoader or DataLoader.
+    """A sampler of batches of similar clips. It yields lists of clip numbers.
 
-    Each clip is in one bucket, and the clips of a batch are from one bucket. With `shuffle`, each epoch shuffles the
-    clips of each bucket and the order of all batches. Every clip comes once per epoch. All epochs have the same number
-    of batches.
+    Pass it as `batch_sampler` to ClipLoader or DataLoader. Each clip belongs to one bucket, and all clips of a batch
+    are from the same bucket. With `shuffle`, the clips of each bucket and the order of all batches are shuffled in each
+    epoch. Every clip is visited once per epoch. All epochs have the same number of batches.
 
-    The order of the batches depends only on seed and epoch. The ranks take batches from it in turn, so that whenever
-    all ranks have delivered the same number of batches, these are a prefix of the order. This prefix is the sampler's
-    state, and a run can continue from it with any number of ranks and workers.
+    The order of the batches depends only on the seed and the epoch. The ranks take batches from this order in turn, so
+    that whenever all ranks have delivered the same number of batches, the delivered batches are a prefix of the order.
+    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
+    workers.
 
     Args:
         dataset: the clips.
@@ -201,18 +212,18 @@ class BucketSampler(ElasticSampler[list[int]]):
             batch of its own, "drop" leaves it out.
         last: the treatment of the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it
             out.
-        alike: how many consecutive batches come from one bucket. If this is a multiple of the number of ranks, all
-            ranks have similar batches at the same time.
-        shuffle: whether to shuffle. If not, buckets and clips are in ascending order.
-        seed: the seed of the shuffle.
-        rank: number of this process in distributed training.
-        world_size: number of processes in distributed training.
-        uneven: the treatment of batches that cannot be divided evenly: "pad" repeats the epoch's first batches, "drop"
-            leaves out its last batches, and "allow" gives the first ranks one batch more.
+        alike: The number of consecutive batches that are from the same bucket. If this is a multiple of the number of
+            ranks, all ranks have similar batches at the same time.
+        shuffle: Whether to shuffle. If not, buckets and clips are in ascending order.
+        seed: The seed of the shuffle.
+        rank: The rank of this process in distributed training.
+        world_size: The number of ranks in distributed training.
+        uneven: The treatment of batches that cannot be divided evenly among ranks. "pad" repeats the epoch's first
+            batches, "drop" leaves out its last batches, and "allow" gives the first ranks one batch more.
 
     Raises:
-        FramedexError: an argument is wrong, the dataset does not have what `by` or `tokens` needs, or a clip is too
-            large.
+        FramedexError: An argument is wrong, the dataset lacks a column or method that `by` or `tokens` requires, or a
+            clip is too large.
     """
 
     UNIT: ClassVar[Unit] = "batches"
@@ -247,10 +258,10 @@ class BucketSampler(ElasticSampler[list[int]]):
         given = {"max_batch": max_batch, "max_tokens": max_tokens}
         check_counts(**{name: (value, 1) for name, value in given.items() if value is not None})
         if max_batch is None and max_tokens is None:
-            raise FramedexError("batches need a limit", remedy="give max_batch, max_tokens, or both")
+            raise FramedexError("the size of batches has no limit", remedy="give max_batch, max_tokens, or both")
         if max_tokens is not None and not clips.has_tokens:
             raise FramedexError(
-                "max_tokens needs the tokens of clips",
+                "max_tokens requires the number of tokens of each clip",
                 allowed="an array, a column's name, or a function of shapes",
                 remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
             )
@@ -267,7 +278,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         first = np.searchsorted(number[sorted_clips], np.arange(len(most) + 1))
         self._layout = layout = BatchLayout(clips=sorted_clips, first=first, most=most, drops_last=last == "drop")
         self.shuffle, self._alike = shuffle, alike
-        # A state has this checksum, because batches of other buckets have other clips.
+        # The state includes this checksum, because other buckets give other batches.
         parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
         checksum = zlib.crc32(b"".join(part.tobytes() for part in parts))
         identity = {
@@ -282,7 +293,7 @@ class BucketSampler(ElasticSampler[list[int]]):
 
     @property
     def buckets(self) -> list[Bucket]:
-        """The buckets that have clips."""
+        """The buckets that contain clips."""
         layout, tokens = self._layout, self._tokens
         sizes, batches = np.diff(layout.first).tolist(), layout.batches.tolist()
         return [
@@ -297,16 +308,16 @@ class BucketSampler(ElasticSampler[list[int]]):
 
     @property
     def largest_batch(self) -> int:
-        """Clips of the largest batch."""
+        """The number of clips in the largest batch."""
         sizes = np.minimum(np.diff(self._layout.first), self._layout.most)
         return int(sizes[self._layout.batches > 0].max(initial=1))
 
     def replacements(self, number: int, count: int) -> list[int]:
-        """Return clips of the bucket of a clip, drawn with its number as the seed. ClipLoader replaces clips by them.
+        """Return clips with which ClipLoader may replace a clip. They are drawn from the clip's own bucket.
 
         Args:
-            number: a clip.
-            count: how many clips are drawn.
+            number: The number of the clip, which is also the seed of the draw.
+            count: The number of clips to draw.
         """
         drawn: list[int] = np.random.default_rng(number).choice(self._layout.neighbours(number), count).tolist()
         return drawn
@@ -319,7 +330,7 @@ class BucketSampler(ElasticSampler[list[int]]):
 
 
 class _Clips:
-    """The tokens, shapes and keys of the clips of a dataset. Shapes are read when they are needed."""
+    """The tokens and shapes of the clips of a dataset, and their buckets. Shapes are read on first use."""
 
     def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
         self.dataset, self._padding = dataset, padding
@@ -328,7 +339,7 @@ class _Clips:
         self.has_tokens = tokens is not None
         if padding == "shape" and self._function is None:
             raise FramedexError(
-                "padding='shape' needs the tokens of any shape, also of shapes that no clip has",
+                "padding='shape' requires a function that computes the number of tokens of any shape",
                 allowed="tokens as a function of shapes",
                 remedy="padding='tokens'",
             )
@@ -341,7 +352,7 @@ class _Clips:
 
     @property
     def shapes(self) -> NDArray[np.int64]:
-        """int64 [clips, 3]: frames, height and width."""
+        """The number of frames, height and width of each clip, int64 [clips, 3]."""
         if self._shapes is None:
             shapes = order.method_of(self.dataset, "shapes", "give an array with a value for each clip")
             self._shapes = order.checked_shapes(shapes(), len(self.dataset))
@@ -354,20 +365,20 @@ class _Clips:
         keys = by if isinstance(by, tuple) else (by,)
         each = buckets if isinstance(by, tuple) and buckets is not None else [buckets] * len(keys)
         if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
-            raise FramedexError("buckets needs a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
+            raise FramedexError("buckets must have one value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
         pairs = zip(keys, each, strict=True)
         return order.joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
 
     def _buckets_by(
         self, key: Key, buckets: int | Sequence[float] | None, max_tokens: int | None, max_batch: int | None
     ) -> NDArray[np.int64]:
-        """Return int64 [clips]: the bucket of each clip by one key."""
+        """Return int64 [clips]: the bucket of each clip by one property."""
         if type(buckets) is int:
             check_counts(buckets=(buckets, 1))
-        name = key if isinstance(key, str) else ""  # an array must not be compared with names
+        name = key if isinstance(key, str) else ""  # comparing an array with a name would give an array
         if name == "shape":
             if buckets is not None:
-                raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
+                raise FramedexError("by='shape' always has a bucket for each shape", found=f"buckets={buckets!r}")
             return order.joint_codes([order.codes_of(sides) for sides in self.shapes.T])
         if name == "frames":
             return buckets_by_value(self.shapes[:, 0], buckets)
@@ -376,7 +387,7 @@ class _Clips:
         if name != "tokens":
             return buckets_by_value(order.values_of(self.dataset, key, "by"), buckets)
         if not self.has_tokens:
-            raise FramedexError("by='tokens' needs the tokens of clips", remedy="give tokens, too")
+            raise FramedexError("by='tokens' requires the number of tokens of each clip", remedy="give tokens, too")
         if buckets is None and max_tokens is not None:
             return buckets_by_fit(self.tokens, max_tokens, max_batch)
         return buckets_by_value(self.tokens, buckets)
@@ -384,25 +395,28 @@ class _Clips:
     def split_large(
         self, buckets: NDArray[np.int64], max_tokens: int, too_large: TooLarge
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Treat clips that are too large for a batch. Return whether each clip is visited, and the bucket of each clip.
+        """Apply `too_large` to clips that are too large for a batch.
+
+        Returns:
+            Whether each clip is visited, bool [clips], and the bucket of each clip, int64 [clips].
 
         Raises:
-            FramedexError: `too_large` is "error", and there are such clips.
+            FramedexError: `too_large` is "error", and a clip is too large.
         """
         large = self.tokens > max_tokens
         if too_large == "error" and large.any():
             raise FramedexError(
-                f"a clip has more than max_tokens={max_tokens:,}",
-                found=f"{self.tokens.max():,} tokens; {large.sum():,} such clips, the first {np.argmax(large)}",
-                remedy="a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
+                f"a clip has more than max_tokens={max_tokens:,} tokens",
+                found=f"{self.tokens.max():,} tokens; {large.sum():,} such clips, first clip {np.argmax(large)}",
+                remedy="use a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
             )
         if too_large == "drop" or not large.any():
             return ~large, buckets
-        # In buckets of their own, they get batches of one clip, because a second clip would not fit.
+        # Too large clips get separate buckets. Their batches have one clip, because a second clip would not fit.
         return np.ones_like(large), order.codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
 
     def most_tokens(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return int64 [buckets]: the most tokens that a clip of each bucket takes in a batch."""
+        """Return int64 [buckets]: the maximum number of tokens of a clip in a batch of each bucket, with padding."""
         count = int(buckets.max(initial=-1)) + 1
         own = np.zeros(count, np.int64)
         np.maximum.at(own, buckets[visited], self.tokens[visited])

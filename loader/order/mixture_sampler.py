@@ -1,8 +1,8 @@
-"""MixtureSampler: visits clips of several datasets at given rates.
+"""MixtureSampler: a sampler that mixes clips of several datasets at given rates.
 
-Each dataset is a part of the mixture. A part has an endless order of its own, in which each clip comes once before any
-clip comes again. An epoch takes the next clips from the order of each part, so that all clips of a part are used
-equally often, however long an epoch is.
+Each dataset is a part of the mixture. The clips of each part have an endless order, in which every clip occurs once
+before any clip occurs again. An epoch takes the next clips from the order of each part. So all clips of a part are used
+equally often, regardless of the length of an epoch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,27 +18,28 @@ from framedex.loader.order.order import RankShare, Uneven, generator, within_gro
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
-MAX_CLIPS = 10_000_000_000  # an order of more clips of a part does not fit the memory
-# So many places of a small part share a random generator, because making one takes longer than a few draws.
+MAX_CLIPS = 10_000_000_000  # maximum number of clips of a part in an epoch; a longer order would not fit into memory
+# Number of consecutive clips of a small part that one random generator draws, because making a generator is slow.
 PLACES_AT_ONCE = 4096
 
 
 def epoch_counts(
     sizes: NDArray[np.int64], rates: NDArray[np.float64], *, until: Until, length: int | None
 ) -> NDArray[np.int64]:
-    """Return int64 [parts]: how many clips of each part an epoch has.
+    """Return int64 [parts]: the number of clips of each part in an epoch.
 
-    They are in proportion to the rates, to the nearest whole number.
+    The numbers are proportional to the rates, rounded to whole numbers.
 
     Args:
-        sizes: int64 [parts], clips of each part, above 0.
-        rates: float64 [parts], relative to each other, above 0.
-        until: the part whose clips all come exactly once in an epoch: the part that is exhausted first, or the part
-            that is exhausted last. Clips of other parts come at most once, or at least once.
-        length: clips of an epoch, in place of `until`, if given.
+        sizes: The number of clips of each part, above 0, int64 [parts].
+        rates: The rate of each part, above 0 and relative to the others, float64 [parts].
+        until: The end of an epoch. With "first_exhausted", the epoch has every clip of the part that is exhausted first
+            exactly once, and clips of other parts at most once. With "all_exhausted", it has every clip of the part
+            that is exhausted last exactly once, and clips of other parts at least once.
+        length: The number of clips of an epoch. If given, `until` has no effect.
 
     Raises:
-        FramedexError: an epoch would have too many clips for the memory.
+        FramedexError: An epoch would have too many clips to fit into memory.
     """
     if length is not None:
         exact = length * (rates / rates.sum())
@@ -50,7 +51,7 @@ def epoch_counts(
     whole = int(np.argmin(passes) if until == "first_exhausted" else np.argmax(passes))
     if rates.max() * passes[whole] > MAX_CLIPS:
         raise FramedexError(
-            "an epoch of these rates has too many clips",
+            "an epoch with these rates has too many clips",
             found=f"{rates.max() * passes[whole]:.3g} clips of one dataset",
             allowed=f"{MAX_CLIPS:,}",
             remedy="choose rates that differ less, until='first_exhausted', or a length",
@@ -61,17 +62,17 @@ def epoch_counts(
 
 
 def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, part: int) -> NDArray[np.int64]:
-    """Return int64 [stop - first]: the clips at these places of a part's endless order.
+    """Return int64 [stop - first]: the clips at positions first to stop - 1 of a part's endless order.
 
-    Every `size` places, counted from place 0, have each clip of the part once.
+    The order consists of passes of `size` positions. Each pass has every clip of the part once.
 
     Args:
-        size: clips of the part.
-        first: the first place.
-        stop: the place behind the last one.
-        shuffle: whether each pass over the part is shuffled.
-        seed: the seed of the shuffle.
-        part: number of the part.
+        size: The number of clips of the part.
+        first: The first position.
+        stop: The position after the last one.
+        shuffle: Whether each pass over the part is shuffled.
+        seed: The seed of the shuffle.
+        part: The number of the part.
     """
     if not shuffle:
         return np.arange(first, stop, dtype=np.int64) % size
@@ -90,17 +91,18 @@ def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, pa
 
 
 def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return int64 [clips]: the part of the clip at each place of an epoch.
+    """Return int64 [clips]: the part to which the clip at each position of an epoch belongs.
 
-    For each part, the epoch is cut into equal spans of time, one for each clip of the part, and each clip comes at a
-    random time in its span. So the first n clips contain about n × rate clips of each part; the difference is below
-    1 + (parts - 2) × rate. Because times are random, ranks that take every k-th clip get clips of all parts.
+    The epoch is a time interval. For each part, it is cut into equal spans, one for each clip of the part, and each
+    clip gets a random time within its span. The clips of all parts are then sorted by time. So the first n clips
+    contain about n × rate clips of each part, with a difference below 1 + (parts - 2) × rate. Because times are random,
+    ranks that take every k-th clip get clips of all parts.
 
     Args:
-        counts: int64 [parts], how many clips of each part the epoch has.
-        shuffle: whether times are random. Without it, clips come in the middle of their spans.
-        seed: the seed of the times.
-        epoch: number of the epoch.
+        counts: The number of clips of each part in the epoch, int64 [parts].
+        shuffle: Whether times are random. If not, clips are in the middle of their spans.
+        seed: The seed of the random times.
+        epoch: The number of the epoch.
     """
     part, span = within_groups(counts)
     within = generator(seed, epoch).random(len(part)) if shuffle else 0.5
@@ -110,14 +112,14 @@ def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) 
 def mixture_order(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Return int64 [clips of an epoch]: the order of an epoch, in numbers of the joined datasets' clips.
+    """Return int64 [clips of an epoch]: the clip numbers in the joined dataset, in the order of an epoch.
 
     Args:
-        sizes: int64 [parts], clips of each part, above 0.
-        counts: int64 [parts], how many clips of each part an epoch has.
-        shuffle: whether to shuffle each part, and the order of parts.
-        seed: the seed of the shuffle.
-        epoch: number of the epoch.
+        sizes: The number of clips of each part, above 0, int64 [parts].
+        counts: The number of clips of each part in an epoch, int64 [parts].
+        shuffle: Whether to shuffle the clips of each part, and the order of parts.
+        seed: The seed of the shuffle.
+        epoch: The number of the epoch.
     """
     parts = part_at(counts, shuffle=shuffle, seed=seed, epoch=epoch)
     order = np.empty(len(parts), np.int64)
@@ -129,33 +131,34 @@ def mixture_order(
 
 
 class MixtureSampler(ElasticSampler[int]):
-    """Visits clips of several datasets at rates, each dataset's clips without replacement.
+    """A sampler that mixes clips of several datasets at given rates, without replacement within each dataset.
 
-    The clips of each dataset come once before any of them comes again, and each pass over a dataset is shuffled anew.
-    An epoch continues in each dataset where the epoch before it stopped, so that every clip gets its turn. The rates
-    hold from the beginning of an epoch on: among its first n clips, the number of clips of a dataset differs from
-    n × rate by less than 1 + (datasets - 2) × rate.
+    Every clip of a dataset is visited once before any clip of this dataset is visited again. Each pass over a dataset
+    has another random order. In each dataset, an epoch continues where the last epoch ended, so that every clip is
+    visited eventually. The rates hold throughout an epoch. Among its first n clips, the number of clips of a dataset
+    differs from n × rate by less than 1 + (datasets - 2) × rate.
 
-    The order depends only on seed and epoch. Ranks share it, and states resume it, as with ClipSampler.
+    The order depends only on the seed and the epoch. The division among ranks and the states are as for ClipSampler.
 
     Args:
-        dataset: the datasets joined: a ConcatClips, or a torch ConcatDataset.
-        rates: a number above 0 for each of `dataset.datasets`, relative to each other. Defaults to their sizes.
-        until: the end of an epoch. "first_exhausted": one dataset has delivered all of its clips. "all_exhausted": all
-            datasets have; smaller ones repeat clips until then.
-        length: clips of an epoch, in place of `until`.
-        shuffle: whether to shuffle each dataset, and the order of datasets. If not, datasets come in a regular pattern,
-            so that one of several ranks may never get a clip of some dataset.
-        seed: the seed of the shuffle.
-        rank: number of this process in distributed training.
-        world_size: number of processes in distributed training.
-        uneven: as for ClipSampler.
+        dataset: The joined datasets, as a ConcatClips or a torch ConcatDataset.
+        rates: A number above 0 for each of `dataset.datasets`, relative to the others. Defaults to the sizes of the
+            datasets.
+        until: The end of an epoch. With "first_exhausted", an epoch ends when one dataset has delivered all of its
+            clips. With "all_exhausted", it ends when all datasets have, and smaller datasets repeat clips until then.
+        length: The number of clips of an epoch, as an alternative to `until`.
+        shuffle: Whether to shuffle the clips of each dataset, and the order of datasets. If not, datasets alternate in
+            a regular pattern, so that a rank may never get a clip of some dataset.
+        seed: The seed of the shuffle.
+        rank: The rank of this process in distributed training.
+        world_size: The number of ranks in distributed training.
+        uneven: The treatment of clips that cannot be divided evenly among ranks, as for ClipSampler.
 
     Attributes:
-        counts: how many clips of each dataset an epoch has.
+        counts: The number of clips of each dataset in an epoch.
 
     Raises:
-        FramedexError: an argument is out of range, a dataset is empty, or an epoch lacks clips of a dataset.
+        FramedexError: An argument is out of range, a dataset is empty, or an epoch has no clip of some dataset.
     """
 
     UNIT: ClassVar[Unit] = "clips"
@@ -189,7 +192,7 @@ class MixtureSampler(ElasticSampler[int]):
             raise FramedexError(
                 f"an epoch has no clip of dataset {part}",
                 found=f"{self.counts} clips of the datasets, at rates {checked.tolist()}",
-                remedy="give a greater length, until='all_exhausted', or a greater rate",
+                remedy="use a greater length, until='all_exhausted', or a greater rate",
             )
         identity = {"sizes": self._sizes.tolist(), "counts": list(self.counts), "shuffle": shuffle, "seed": seed}
         ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
@@ -202,10 +205,10 @@ class MixtureSampler(ElasticSampler[int]):
 
 
 def _sizes_of(dataset: Any) -> NDArray[np.int64]:
-    """Return int64 [datasets]: the number of clips of each. Raises FramedexError."""
+    """Return int64 [datasets]: the number of clips of each dataset. Raises FramedexError if a dataset is empty."""
     if not hasattr(dataset, "cumulative_sizes"):
         raise FramedexError(
-            "a mixture is of several datasets",
+            "a mixture needs several joined datasets",
             found=type(dataset).__name__,
             allowed="a ConcatClips, or a torch ConcatDataset",
             remedy="framedex.ConcatClips([first, second])",
@@ -218,7 +221,7 @@ def _sizes_of(dataset: Any) -> NDArray[np.int64]:
 
 
 def _checked_rates(rates: Sequence[float] | None, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return float64 [datasets]: rates above 0. Raises FramedexError."""
+    """Return float64 [datasets]: the rates. Raises FramedexError if a rate is not above 0."""
     if rates is None:
         return sizes.astype(np.float64)
     try:
@@ -227,10 +230,10 @@ def _checked_rates(rates: Sequence[float] | None, sizes: NDArray[np.int64]) -> N
         found = np.zeros(0)
     if found.shape != sizes.shape or not np.isfinite(found).all() or not (found > 0).all():
         raise FramedexError(
-            "rates has a number for each dataset",
+            "rates must have one number above 0 for each dataset",
             found=repr(rates)[:80],
             allowed=f"{len(sizes)} finite numbers above 0",
-            remedy="leave out datasets that are not to be visited",
+            remedy="do not join datasets that are not to be visited",
         )
     relative: NDArray[np.float64] = found / found.max()
     return relative

@@ -1,7 +1,7 @@
-"""Compute the order in which an epoch visits clips, each rank's share of it, and its division into batches.
+"""Compute the order in which an epoch visits clips, each rank's share of this order, and the division into batches.
 
-Orders are pure functions of numbers, a seed and an epoch. Samplers sort clips by values, which are arrays or columns of
-the dataset. `visual_tokens` computes one such value: how many tokens a model makes of a clip.
+An order is a pure function of the number of clips, a seed and an epoch. Samplers may group clips by values, given as an
+array or as a column of the dataset. `visual_tokens` computes one such value, a clip's number of tokens in a model.
 """
 
 import operator
@@ -26,14 +26,14 @@ def epoch_order(
     """Return int64 [count]: a permutation of the clips. It is the same for every rank, and different in each epoch.
 
     Args:
-        count: number of clips.
-        shuffle: whether to shuffle. If not, clips keep the order of the dataset.
-        seed: the seed of the shuffle.
-        epoch: number of the epoch.
-        blocks: int64 [count], the block of each clip, numbered from 0. Blocks are shuffled, and then the clips among
-            every `window` consecutive blocks, so that clips that are read at the same time are in few blocks. If None,
-            clips are shuffled without blocks.
-        window: how many consecutive blocks are mixed.
+        count: The number of clips.
+        shuffle: Whether to shuffle. If not, clips keep the order of the dataset.
+        seed: The seed of the shuffle.
+        epoch: The number of the epoch.
+        blocks: The block of each clip, int64 [count], numbered from 0. The order of blocks is shuffled first. Then the
+            clips within each group of `window` consecutive blocks are shuffled, so that clips that are read at about
+            the same time are in few blocks. If None, all clips are shuffled without blocks.
+        window: The number of consecutive blocks whose clips are shuffled together.
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
@@ -43,24 +43,24 @@ def epoch_order(
 
 
 def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return int64 [count]: an order of clips by blocks, as `epoch_order` describes it.
+    """Return int64 [count]: a shuffled order of clips in blocks, as described for `epoch_order`.
 
     Args:
-        blocks: int64 [count], the block of each clip, numbered from 0.
-        window: how many consecutive blocks are mixed.
-        rng: the source of random numbers.
+        blocks: The block of each clip, int64 [count], numbered from 0.
+        window: The number of consecutive blocks whose clips are shuffled together.
+        rng: The random generator.
     """
     place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # the place of each block in the order of blocks
     return np.lexsort((rng.permutation(len(blocks)), place[blocks] // window)).astype(np.int64)
 
 
 def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
-    """Return a generator of random numbers that depends on these arguments alone.
+    """Return a random generator whose numbers depend only on these arguments.
 
     Args:
-        seed: the seed, below 2**64.
-        epoch: number of the epoch.
-        stream: number of a stream of random numbers. The streams of an epoch are independent of each other.
+        seed: The seed, below 2**64.
+        epoch: The number of the epoch.
+        stream: The number of a stream of random numbers. Streams of the same epoch are independent of each other.
     """
     key = np.array([seed, epoch], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
@@ -70,17 +70,17 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 class RankShare:
     """The share of an epoch that one rank visits.
 
-    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, these clips
-    are a prefix of the order.
+    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, the
+    delivered clips are a prefix of the order.
 
     Attributes:
-        rank: number of this rank.
-        world_size: number of ranks.
-        uneven: what to do if clips cannot be divided evenly: "pad" repeats the epoch's first clips, "drop" leaves out
-            its last ones, and "allow" gives the first ranks one clip more.
+        rank: The number of this rank.
+        world_size: The number of ranks.
+        uneven: The treatment of clips that cannot be divided evenly. "pad" repeats the epoch's first clips, "drop"
+            leaves out the epoch's last clips, and "allow" gives the first ranks one clip more.
 
     Raises:
-        FramedexError: a value is out of range.
+        FramedexError: A value is out of range.
     """
 
     rank: int = 0
@@ -93,11 +93,11 @@ class RankShare:
         check_choices(uneven=(self.uneven, get_args(Uneven)))
 
     def of(self, order: NDArray[np.int64], delivered: int = 0) -> NDArray[np.int64]:
-        """Return the rest of the clips that the rank visits in an epoch.
+        """Return the clips that the rank still visits in an epoch.
 
         Args:
-            order: int64, the order of the epoch.
-            delivered: clips of the epoch that all ranks together have delivered.
+            order: The clips in the order of the epoch, int64.
+            delivered: The number of clips of the epoch that all ranks together have delivered.
         """
         rest = order[delivered:]
         odd = len(rest) % self.world_size
@@ -108,28 +108,28 @@ class RankShare:
         return rest[self.rank :: self.world_size]
 
     def length(self, left: int) -> int:
-        """Return how many clips the rank still visits when all ranks together have `left` clips left."""
+        """Return the number of clips that the rank still visits, if all ranks together have `left` clips left."""
         beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}[self.uneven]
         return (left + beyond) // self.world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
-    """Return int64 [size]: a random choice of clips, ascending, or all clips without a `size` below `count`."""
+    """Return int64 [size]: a random choice of clips, ascending. If `size` is None or too large, return all clips."""
     if size is None or size >= count:
         return np.arange(count, dtype=np.int64)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
 
 
 def check_state(state: object, reader: str, names: Collection[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a sampler or stream. Raise FramedexError if it cannot be its state.
+    """Return a loaded state if it is a valid state of a sampler or stream. Raise FramedexError otherwise.
 
     Args:
-        state: the user's argument.
-        reader: the class of the sampler or stream.
-        names: the names of a state's values.
-        order: the values that identify the order of clips.
+        state: The user's argument.
+        reader: The name of the class of the sampler or stream.
+        names: The keys that a state must have.
+        order: The values in a state that identify the order of clips.
     """
-    problem = f"this is not a state of a {reader}"
+    problem = f"the loaded state is not a state of a {reader}"
     if not isinstance(state, Mapping):
         raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
     if missing := names - state.keys():
@@ -139,7 +139,7 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
     for name, value in order.items():
         if state[name] != value:
             raise FramedexError(
-                f"the state belongs to another {reader}: it has another {name}",
+                f"the state belongs to a {reader} with another {name}",
                 found=state[name],
                 allowed=value,
                 remedy=f"make the {reader} as it was when the state was saved, with the same versions of libraries",
@@ -148,7 +148,7 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
 
 
 def method_of(dataset: Any, name: str, remedy: str) -> Callable[..., Any]:
-    """Return a method of a dataset. Raise FramedexError with a remedy if the dataset lacks it."""
+    """Return a method of a dataset. Raise FramedexError with a remedy if the dataset does not have this method."""
     if not hasattr(dataset, name):
         raise FramedexError(
             f"the dataset has no method {name}",
@@ -161,32 +161,36 @@ def method_of(dataset: Any, name: str, remedy: str) -> Callable[..., Any]:
 
 
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
-    """Return [clips]: a value for each clip.
+    """Return an array [clips] with one value for each clip.
 
     Args:
-        dataset: the clips.
-        what: an array with a value for each clip, or the name of a column of the dataset.
-        name: the name of the argument, for errors.
+        dataset: The dataset of clips.
+        what: An array with one value for each clip, or the name of a column of the dataset.
+        name: The name of the user's argument, for error texts.
 
     Raises:
-        FramedexError: the column does not exist, or the array does not have a value for each clip.
+        FramedexError: The column does not exist, or the array does not have one value for each clip.
     """
     if isinstance(what, str):
         column = method_of(dataset, "column", f"give {name} as an array with a value for each clip")
         return np.asarray(column(what))
     try:
         values: NDArray[Any] = np.asarray(what)
-    except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths; torch tensors with gradients
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # lists of unequal lengths, or torch tensors with gradients
         raise FramedexError(
-            f"{name} has a value for each clip", found=error, allowed=f"an array of {len(dataset):,} values"
+            f"{name} must have a value for each clip", found=error, allowed=f"an array of {len(dataset):,} values"
         ) from error
     if values.shape != (len(dataset),):
         found = repr(what)[:80] if values.ndim == 0 else f"an array of shape {values.shape}"
         found = f"{len(values):,} values" if values.ndim == 1 else found
-        raise FramedexError(f"{name} has a value for each clip", found=found, allowed=f"{len(dataset):,} values")
+        raise FramedexError(f"{name} must have a value for each clip", found=found, allowed=f"{len(dataset):,} values")
     if isinstance(what, np.ma.MaskedArray) and np.ma.is_masked(what):
         clip = int(np.argmax(np.ma.getmaskarray(what)))
-        raise FramedexError(f"{name} has a value for each clip", found=f"a masked one for clip {clip}")
+        raise FramedexError(f"{name} must have a value for each clip", found=f"a masked value for clip {clip}")
     return values
 
 
@@ -194,12 +198,13 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     """Return float64 [clips]: a finite number of 0 or more for each clip.
 
     Args:
-        dataset: as for `values_of`.
-        what: as for `values_of`.
-        name: as for `values_of`.
+        dataset: The dataset of clips.
+        what: An array with one number for each clip, or the name of a column of the dataset.
+        name: The name of the user's argument, for error texts.
 
     Raises:
-        FramedexError: as for `values_of`, or a value is not a finite number of 0 or more.
+        FramedexError: The column does not exist, the array does not have one value for each clip, or a value is not a
+            finite number of 0 or more.
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
@@ -220,28 +225,28 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value is a finite number in the range of float64."""
+    """Return whether a value is a finite number within the range of float64."""
     value = value.item() if isinstance(value, np.generic) else value
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexError:
     return FramedexError(
-        f"{name} has a number for each clip",
+        f"{name} must have one number for each clip",
         found=f"{found} for clip {clip}{more}",
         allowed="finite numbers",
-        remedy="leave out clips without a number by where=, or give an array with a number for each clip",
+        remedy="exclude clips without a number by where=, or give an array with one number for each clip",
     )
 
 
 def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return int64 [clips]: a number for each value, from 0 on, and the same number for equal values.
+    """Number the distinct values from 0. Return int64 [clips]: the number assigned to each clip's value.
 
-    Numbers and texts are numbered in ascending order, and objects in the order of their first occurrence. None is a
-    value, too.
+    If values are numbers or texts, the assigned numbers are in ascending order of the values. For objects, they are in
+    the order of first occurrence. None also counts as a value.
 
     Raises:
-        FramedexError: the values are lists or dicts, which have no hash.
+        FramedexError: The values are not hashable, such as lists or dicts.
     """
     if values.dtype.kind in "biufUSM":
         return np.unique(values, return_inverse=True)[1].astype(np.int64).reshape(-1)
@@ -250,25 +255,27 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
         return np.fromiter((codes.setdefault(value, len(codes)) for value in values.tolist()), np.int64, len(values))
     except TypeError as error:
         raise FramedexError(
-            "clips are grouped by numbers or texts", found=error, allowed="a column of numbers or texts"
+            "clips can be grouped only by numbers or texts", found=error, allowed="a column of numbers or texts"
         ) from error
 
 
 def within_groups(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the group of each entry, and its number in its group, both int64 [entries].
+    """Return the group of each entry, and the entry's index within its group, both int64 [entries].
 
     Args:
-        counts: int64 [groups], how many entries each group has.
+        counts: The number of entries of each group, int64 [groups].
     """
     group = np.repeat(np.arange(len(counts)), counts)
     return group, np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return int64 [clips]: a number for each combination of codes, from 0 on, sorted by the first codes.
+    """Number the distinct combinations of codes from 0. Return int64 [clips]: the number of each clip's combination.
+
+    The numbers are in ascending order of the first codes, then of the second ones, and so on.
 
     Args:
-        codes: arrays int64 [clips] of codes, each 0 or more and below the number of clips.
+        codes: Arrays of codes, int64 [clips]. Each code is 0 or more and below the number of clips.
     """
     found = codes[0]
     for other in codes[1:]:
@@ -277,19 +284,19 @@ def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_patch: int = 1) -> NDArray[np.int64]:
-    """Return int64 [clips]: the visual tokens of each clip, for models that cut frames into square patches.
+    """Return int64 [clips]: the number of visual tokens of each clip, for models that cut frames into square patches.
 
-    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. The
-    numbers of frames and patches are rounded up.
+    Such a model cuts each group of `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one
+    token. Numbers of frames and of patches are rounded up.
 
     Args:
-        shapes: [clips, 3], the frames, height and width of each clip, such as `ClipDataset.shapes` returns.
-        patch: side of a patch in pixels.
-        merge: patches along each side of a token.
-        temporal_patch: frames that share their tokens.
+        shapes: The number of frames, height and width of each clip, [clips, 3], as returned by `ClipDataset.shapes`.
+        patch: The side length of a patch in pixels.
+        merge: The number of patches along each side of a token.
+        temporal_patch: The number of consecutive frames that form one patch.
 
     Raises:
-        FramedexError: `shapes` has another shape, or a number is below 1.
+        FramedexError: `shapes` is malformed, or another argument is below 1.
     """
     check_counts(patch=(patch, 1), merge=(merge, 1), temporal_patch=(temporal_patch, 1))
     side = patch * merge
@@ -298,36 +305,39 @@ def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_pat
 
 
 def checked_shapes(shapes: ArrayLike, clips: int | None = None) -> NDArray[np.int64]:
-    """Return int64 [clips, 3]: the frames, height and width of each clip. Raise FramedexError for other values.
+    """Check shapes and return them as int64 [clips, 3]: the number of frames, height and width of each clip.
 
     Args:
-        shapes: the user's argument.
-        clips: number of clips. If None, any number.
+        shapes: The user's argument.
+        clips: The expected number of clips. If None, any number is allowed.
+
+    Raises:
+        FramedexError: `shapes` is not such an array of whole numbers of 0 or more.
     """
     found = np.asarray(shapes)
     expected = (*(found.shape[:1] if clips is None else (clips,)), 3)
     if found.shape != expected or found.dtype.kind not in "iu" or (found < 0).any():
         raise FramedexError(
-            "shapes has the frames, height and width of each clip",
+            "shapes must have the number of frames, height and width of each clip",
             found=f"{found.dtype} {list(found.shape)}",
             allowed=f"whole numbers of 0 or more, [{'clips' if clips is None else clips}, 3]",
         )
     return found.astype(np.int64)
 
 
-UNKNOWN_SIZE = 16  # assumed number of clips per batch, for a sampler that does not know its largest batch
+UNKNOWN_SIZE = 16  # assumed number of clips per batch, if a sampler does not say how large its largest batch is
 
 
 def groups_of_size(
     sampler: Iterator[int], *, clips: int, batch_size: int, last: Last
 ) -> Iterator[tuple[list[int], int]]:
-    """Divide clips into batches of one size. Yield the clips of each batch, and how many of them are padding.
+    """Divide clips into batches of one size. Yield the clips of each batch, and the number of them that are padding.
 
     Args:
-        sampler: iterator over clip numbers.
-        clips: number of clips of the dataset.
-        batch_size: clips per batch.
-        last: the treatment of a last batch that is not full. Padding is at its end.
+        sampler: An iterator over clip numbers.
+        clips: The number of clips of the dataset.
+        batch_size: The number of clips per batch.
+        last: The treatment of a last batch that is not full. Padding is at the end of the batch.
     """
     numbers: list[int] = []
     for number in sampler:
@@ -345,33 +355,35 @@ def groups_of_size(
 def given_groups(
     sampler: Iterator[Sequence[int]], *, clips: int, largest: int | None
 ) -> Iterator[tuple[list[int], int]]:
-    """Check the batches of a sampler of batches. Yield the clips of each batch, and 0, because no clip is padding.
+    """Check the batches of a sampler. Yield the clips of each batch, and 0, the number of padded clips.
 
     Args:
-        sampler: iterator over lists of clip numbers.
-        clips: number of clips of the dataset.
-        largest: number of clips of the largest batch. If None, batches may have any number of clips.
+        sampler: An iterator over lists of clip numbers.
+        clips: The number of clips of the dataset.
+        largest: The maximum number of clips in a batch. If None, batches may have any number of clips.
     """
     for batch in sampler:
         if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
             raise FramedexError(
-                "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
+                "batch_sampler must yield lists of clip numbers",
+                found=repr(batch),
+                allowed="a list of clip numbers",
             )
         if largest is not None and len(batch) > largest:
             raise FramedexError(
-                "a batch has more clips than its sampler says",
+                "a batch has more clips than the sampler's maximum",
                 found=f"{len(batch)} clips",
-                allowed=f"{largest}, the largest_batch or batch_size of the sampler",
+                allowed=f"{largest}, from the sampler's largest_batch or batch_size",
             )
         yield [checked_number(number, clips) for number in batch], 0
 
 
 def checked_number(number: int, clips: int) -> int:
-    """Return a clip number of a sampler as an int.
+    """Return a clip number that a sampler yielded, as an int.
 
     Raises:
-        FramedexError: it is not a whole number.
-        IndexError: the clip does not exist.
+        FramedexError: The number is not a whole number.
+        IndexError: The clip does not exist.
     """
     try:
         whole = operator.index(number)
@@ -382,15 +394,15 @@ def checked_number(number: int, clips: int) -> int:
             allowed=f"whole numbers, 0 to {clips - 1}",
         ) from error
     if not -clips <= whole < clips:
-        raise IndexError(f"the sampler asks for clip {number} of {clips}")
+        raise IndexError(f"the sampler asks for clip {number}, but the dataset has {clips} clips")
     return whole
 
 
 def largest_batch(sampler: Iterable[Sequence[int]]) -> int | None:
-    """Return how many clips the largest batch of a sampler of batches has, or None if it is unknown.
+    """Return the number of clips in the largest batch of a sampler of batches, or None if this number is unknown.
 
-    The number comes from the sampler's `largest_batch`, or from its `batch_size` as in torch's BatchSampler, or from a
-    list of batches.
+    It is read from the sampler's attribute `largest_batch` or `batch_size` (as in torch's BatchSampler), or computed if
+    the sampler is a list of batches.
     """
     for name in ("largest_batch", "batch_size"):
         size = getattr(sampler, name, None)

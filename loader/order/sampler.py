@@ -1,8 +1,6 @@
-"""ClipSampler: visits clips in order, shuffled, or drawn by weights with replacement.
-
-Its base ElasticSampler is a torch Sampler. The order of an epoch depends on the sampler's state alone, so a run can
-continue exactly, and ranks share an epoch exactly.
-"""
+"""ClipSampler: a sampler that visits clips in order or shuffled, or draws them by weights with replacement.  Its base
+class ElasticSampler is a torch Sampler whose order depends only on its arguments and the epoch. So a run can be resumed
+exactly, and every rank can compute its share of an epoch."""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -26,33 +24,34 @@ try:
 except ModuleNotFoundError:
 
     class Sampler(Generic[Entry]):  # type: ignore[no-redef]
-        """Replaces torch's class if torch is not installed."""
+        """A substitute for torch's class if torch is not installed."""
 
 
-# Returns the entries of an epoch's order that this rank still visits.
+# A function that selects, from the order of an epoch, the entries that this rank still visits.
 Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class ElasticSampler(Sampler[Entry], ABC):
-    """Visits the entries of an epoch: clips, or batches of clips. All epochs have the same number of entries.
+    """A base class of samplers whose entries are clips or batches of clips. All epochs have the same number of entries.
 
-    The order of all entries depends only on seed and epoch. The ranks take entries from it in turn, so that whenever
-    all ranks have delivered equally many, these are a prefix of the order. The prefix is the sampler's state, and a run
-    can continue from it with any number of ranks and workers.
+    The order of all entries depends only on the seed and the epoch. The ranks take entries from this order in turn, so
+    that whenever all ranks have delivered the same number of entries, the delivered entries are a prefix of the order.
+    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
+    workers.
 
-    Each iteration that begins is the next epoch. An iteration after `load_state_dict` is the rest of an epoch.
+    Each iteration visits the next epoch. After `load_state_dict`, an iteration visits the rest of an epoch.
 
     Args:
-        entries: how many entries an epoch has.
-        identity: plain values by name. Samplers with the same values have the same epochs.
-        seed: the seed of the order.
-        ranks: the share of an epoch that this process visits.
+        entries: The number of entries of an epoch.
+        identity: Plain values that identify the order. Samplers of a class with equal values have the same epochs.
+        seed: The seed of the order.
+        ranks: The share of an epoch that this process visits.
 
     Raises:
-        FramedexError: an argument is out of range.
+        FramedexError: An argument is out of range.
     """
 
-    UNIT: ClassVar[Unit]  # the name of the entries
+    UNIT: ClassVar[Unit]  # the kind of entries: clips or batches
 
     def __init__(self, entries: int, identity: Mapping[str, Any], *, seed: int, ranks: RankShare) -> None:
         if not 0 <= seed < 2**64:
@@ -68,22 +67,22 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
-        self._start = start  # entries of the epoch that all ranks had delivered when this iteration began
+        self._start = start  # number of entries of the epoch that all ranks had delivered when this iteration began
         self._begun = False  # whether this iteration yielded an entry, or is empty
-        self._given = 0  # entries that this iteration yielded; a DataLoader requests entries ahead
-        self._delivered: int | None = None  # entries that this iteration delivered, if a loader counts them
+        self._given = 0  # number of entries that this iteration yielded; a DataLoader requests entries ahead
+        self._delivered: int | None = None  # number of entries delivered by this iteration, if a loader counts them
 
     def _next(self) -> tuple[int, int]:
-        """Return the epoch that the next iteration visits, and how many entries of that epoch were delivered before."""
+        """Return the epoch of the next iteration, and the number of its entries that were delivered already."""
         if self._delivered is not None:
             return self.epoch, self._place(self._delivered)
         return (self.epoch + 1, 0) if self._begun else (self.epoch, self._start)
 
     def _place(self, delivered: int) -> int:
-        """Return how many entries of the epoch all ranks have delivered.
+        """Return the number of entries of the epoch that all ranks together have delivered.
 
         Args:
-            delivered: how many entries this rank has delivered in this iteration.
+            delivered: The number of entries that this rank has delivered in this iteration.
         """
         return min(self._start + min(delivered, self._length(self._start)) * self._ranks.world_size, self._entries)
 
@@ -96,49 +95,57 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iteration visits, as a whole or from some place on."""
+        """The epoch of which the next iteration visits all entries, or the rest."""
         return self._next()[0]
 
     @property
     def remaining(self) -> int:
-        """How many entries the next iteration yields to this rank, of a whole epoch or of the rest of one."""
+        """The number of entries that the next iteration yields on this rank."""
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[Entry]:
-        """Begin an epoch, or the rest of one after `load_state_dict` or if deliveries are counted."""
+        """Begin an epoch. After `load_state_dict`, or if deliveries are counted, begin the rest of an epoch."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()
 
     def _give(self) -> Iterator[Entry]:
-        # This runs at the first `next`, because loaders make iterators that they never use.
+        # This code runs at the first `next` and not in `iter`, because loaders make iterators that they never use.
         share = partial(self._ranks.of, delivered=self._start)
         for given, entry in enumerate(self._visit(self.epoch, share), 1):
             self._given, self._begun = given, True
             yield entry
 
     def deliver(self, entries: int) -> None:
-        """Count entries of this iteration as delivered. Loaders call this if they know the number.
+        """Count entries of this iteration as delivered. A loader calls this method when it delivers entries.
 
         From the first call on, `state_dict` counts delivered entries instead of yielded entries, and the next iteration
-        continues after the delivered ones.
+        continues after the delivered entries.
+
+        Args:
+            entries: The number of entries that were delivered now.
         """
         self._delivered = (self._delivered or 0) + entries
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration. It begins at its start, unless the iteration continues this epoch."""
+        """Set the epoch of the next iteration.
+
+        The iteration visits the whole epoch, unless it would continue the same epoch anyway.
+        """
         if not 0 <= epoch < MAX_EPOCHS:
             raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MAX_EPOCHS - 1}")
         coming, start = self._next()
         self._begin(epoch, start if epoch == coming else 0)
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
-        """Return the plain values needed to continue after the delivered entries. They are the same on every rank.
+        """Return a state of plain values, with which a run can continue after the delivered entries.
+
+        The state is the same on every rank.
 
         Args:
-            delivered: how many entries this rank delivered since the last `iter`: clips, such as batches × batch size,
-                or batches, for a sampler of batches. Pass it for a DataLoader with workers, which requests entries
-                ahead. ClipLoader and StatefulDataLoader count deliveries themselves.
+            delivered: The number of entries that this rank has delivered since the last `iter`. These are clips
+                (batches × batch size), or batches for a sampler of batches. Give this number for a DataLoader with
+                workers, which requests entries ahead. ClipLoader and StatefulDataLoader count deliveries themselves.
 
         Raises:
             FramedexError: `delivered` is below 0.
@@ -146,14 +153,14 @@ class ElasticSampler(Sampler[Entry], ABC):
         if delivered is None:
             delivered = self._given if self._delivered is None else self._delivered
         if delivered < 0:
-            raise FramedexError(f"delivered is a number of {self.UNIT}", found=delivered, allowed="0 or more")
+            raise FramedexError(f"delivered must be a number of {self.UNIT}", found=delivered, allowed="0 or more")
         return {"epoch": self.epoch, "delivered": self._place(delivered), **self._identity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after a state of any rank and world size: the next iteration yields the rest of its epoch.
+        """Load a state, saved by any rank with any world size. The next iteration yields the rest of the state's epoch.
 
         Raises:
-            FramedexError: `state` is not a state, or it belongs to another order.
+            FramedexError: `state` is not a state of such a sampler, or belongs to another order.
         """
         order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
         epoch, delivered = state["epoch"], state["delivered"]
@@ -168,16 +175,18 @@ class ElasticSampler(Sampler[Entry], ABC):
 
 
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
-    """Return float64 [clips]: how often each clip is drawn, relative to other clips, or None if clips are not drawn.
+    """Return float64 [clips]: the relative frequency with which each clip is drawn.
+
+    Return None if neither weights nor balance are given, because clips are then visited and not drawn.
 
     Args:
-        dataset: the clips.
-        weights: a number for each clip, or the name of a column. If None, all clips have the same weight.
-        balance: a value for each clip, or the name of a column. All values are drawn equally often, and the clips of
-            one value by their weights. If None, clips are drawn by their weights alone.
+        dataset: The dataset of clips.
+        weights: A number for each clip, or the name of a column. If None, all clips have the same weight.
+        balance: A value for each clip, or the name of a column. All values are drawn equally often, and the clips with
+            the same value are drawn by their weights. If None, clips are drawn only by their weights.
 
     Raises:
-        FramedexError: the column does not exist, a weight is not a number of 0 or more, or all weights are 0.
+        FramedexError: The column does not exist, a weight is not a number of 0 or more, or all weights are 0.
     """
     if weights is None and balance is None:
         return None
@@ -188,12 +197,12 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
             found=f"a weight of 0 for each of {len(found):,} clips",
             allowed="numbers of 0 or more, at least one of them above 0",
         )
-    found = found / found.max()  # their sum is finite
+    found = found / found.max()  # scaled so that the sum is finite
     return found if balance is None else _balance(found, order.values_of(dataset, balance, "balance"))
 
 
 def _balance(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Scale weights so that the clips of each value have the same sum of weights."""
+    """Scale weights so that the sum of the weights of all clips with a value is the same for each value."""
     if values.dtype.kind == "O":
         is_missing = [value is None or (isinstance(value, float) and value != value) for value in values.tolist()]
         missing = np.flatnonzero(np.array(is_missing, np.bool_))
@@ -201,34 +210,34 @@ def _balance(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.f
         missing = np.flatnonzero(values != values)  # NaN and NaT
     if len(missing):
         raise FramedexError(
-            "balance needs a value for each clip",
-            found=f"none for clip {missing[0]}, {len(missing):,} such clips in all",
-            remedy="leave these clips out with where=, or give an array with a value for each clip",
+            "balance must have a value for each clip",
+            found=f"no value for clip {missing[0]}, {len(missing):,} such clips in all",
+            remedy="exclude these clips by where=, or give an array with a value for each clip",
         )
     codes = order.codes_of(values)
     shares = np.bincount(codes, weights)
     if not shares.all():
         clip = int(np.argmax(shares[codes] == 0))
         raise FramedexError(
-            "every value of balance needs a clip whose weight is above 0",
-            found=f"none for {values[clip : clip + 1].tolist()[0]!r}",
+            "every value of balance must have a clip whose weight is above 0",
+            found=f"no such clip for {values[clip : clip + 1].tolist()[0]!r}",
         )
     balanced: NDArray[np.float64] = np.divide(weights, shares[codes])
     return balanced
 
 
 def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return int64 [length]: clips drawn with replacement, each with a probability proportional to its weight.
+    """Return int64 [length]: clips drawn with replacement, with probabilities proportional to their weights.
 
     Args:
-        weights: float64 [clips], 0 or more. A clip of weight 0 is never drawn.
-        length: how many clips are drawn.
-        seed: the seed of the draws.
-        epoch: number of the epoch. Draws differ between epochs.
+        weights: The weight of each clip, 0 or more, float64 [clips]. A clip with weight 0 is never drawn.
+        length: The number of clips to draw.
+        seed: The seed of the draws.
+        epoch: The number of the epoch. Draws differ between epochs.
     """
     bounds = np.cumsum(weights)
     drawn = np.searchsorted(bounds, order.generator(seed, epoch).random(length) * bounds[-1], side="right")
-    last = int(np.flatnonzero(weights)[-1])  # needed if rounding makes the product equal to the last bound
+    last = int(np.flatnonzero(weights)[-1])  # limits the result if rounding makes the product equal to the last bound
     return np.asarray(np.minimum(drawn, last), np.int64)
 
 
@@ -236,38 +245,40 @@ Blocks = Literal["tar", "medium"] | int
 
 
 class ClipSampler(ElasticSampler[int]):
-    """Visits the clips of a dataset once per epoch, in order or shuffled, or draws them by weights.
+    """A sampler that visits every clip of a dataset once per epoch, in order or shuffled, or draws clips by weights.
 
-    Each iteration visits the next epoch, in another order if clips are shuffled or drawn. An iteration after
-    `load_state_dict` visits the rest of an epoch.
+    Each iteration visits the next epoch. If clips are shuffled or drawn, each epoch has another order. An iteration
+    after `load_state_dict` visits the rest of an epoch.
 
-    The order of all clips depends only on seed and epoch. The ranks take clips from it in turn, so that whenever all
-    ranks have delivered the same number of clips, these clips are a prefix of the order. This prefix is the sampler's
-    state, and a run can continue from it with any number of ranks and workers.
+    The order of all clips depends only on the seed and the epoch. The ranks take clips from this order in turn, so that
+    whenever all ranks have delivered the same number of clips, the delivered clips are a prefix of the order. The
+    length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Args:
-        dataset: the clips.
-        shuffle: whether to shuffle.
-        seed: the seed of the shuffle and of draws.
-        rank: number of this process in distributed training.
-        world_size: number of processes in distributed training.
-        uneven: the treatment of clips that cannot be divided evenly. "pad" repeats the epoch's first clips and "drop"
-            leaves out its last clips, so that all ranks have the same number of clips and batches. "allow" gives the
-            first ranks one clip more.
-        blocks: shuffle whole blocks, and then the clips among every `window` consecutive blocks, so that clips that are
-            read at the same time are in few places. A block consists of the clips of a tar ("tar"), of a medium
-            ("medium"), or of a number of neighbouring clips (an int). If None, clips are shuffled without blocks.
-        window: how many consecutive blocks are mixed.
-        weights: [clips], how often each clip is drawn relative to the others, or the name of a column with these
-            numbers. Clips are then drawn with replacement, whatever `shuffle` says: an epoch may have a clip several
-            times, or not at all.
-        balance: the name of a column, or its values [clips]. Clips are drawn so that all values are equally likely,
-            such as the labels of a classifier. With `weights`, the clips of each value are drawn by their weights.
-        length: how many clips an epoch draws with `weights` or `balance`. Defaults to the number of all clips.
+        dataset: The dataset of clips.
+        shuffle: Whether to shuffle.
+        seed: The seed of the shuffle and of draws.
+        rank: The rank of this process in distributed training.
+        world_size: The number of ranks in distributed training.
+        uneven: The treatment of clips that cannot be divided evenly among ranks. "pad" repeats the epoch's first clips
+            and "drop" leaves out its last clips, so that all ranks have the same number of clips and batches. "allow"
+            gives the first ranks one clip more.
+        blocks: The unit in which clips are shuffled. A block consists of the clips of a tar ("tar"), of a medium
+            ("medium"), or of a number of neighbouring clips (an int). The order of blocks is shuffled first. Then the
+            clips within each group of `window` consecutive blocks are shuffled, so that clips that are read at about
+            the same time are in few files. If None, all clips are shuffled without blocks.
+        window: The number of consecutive blocks whose clips are shuffled together.
+        weights: The relative frequency with which each clip is drawn, as an array [clips] or the name of a column.
+            Clips are then drawn with replacement, regardless of `shuffle`, so an epoch may have a clip several times or
+            not at all.
+        balance: A value of each clip, as an array [clips] or the name of a column, such as the labels of a classifier.
+            Clips are drawn so that all values are equally frequent. With `weights`, the clips with the same value are
+            drawn by their weights.
+        length: The number of clips of an epoch, with `weights` or `balance`. Defaults to the number of all clips.
 
     Raises:
-        FramedexError: an argument is out of range, the dataset lacks the blocks or columns, or a weight is not a number
-            of 0 or more.
+        FramedexError: An argument is out of range, the dataset lacks a column or the requested blocks, or a weight is
+            not a number of 0 or more.
     """
 
     UNIT: ClassVar[Unit] = "clips"
@@ -293,12 +304,12 @@ class ClipSampler(ElasticSampler[int]):
         if length is not None:
             check_counts(length=(length, 1))
             if self._weights is None:
-                raise FramedexError("length needs clips that are drawn", remedy="give weights or balance, too")
+                raise FramedexError("length is allowed only if clips are drawn", remedy="give weights or balance, too")
         self.shuffle = shuffle
         mixed = shuffle or self._weights is not None
-        self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # by clip
+        self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # block of each clip
         self._window, locality = window, None
-        if self._blocks is not None:  # a state has this checksum, because other blocks give another order
+        if self._blocks is not None:  # the state includes this checksum, because other blocks give another order
             locality = f"{window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
         identity = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
         entries = self._count
@@ -316,7 +327,7 @@ class ClipSampler(ElasticSampler[int]):
             )
         else:
             clips = drawn_order(self._weights, self._entries, seed=seed, epoch=epoch)
-            if blocks is not None:  # stream 1, because stream 0 drew the clips
+            if blocks is not None:  # stream 1 of random numbers, because the draw of clips used stream 0
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
         numbers: list[int] = share(clips).tolist()
         return numbers
@@ -328,5 +339,5 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
         return np.arange(len(dataset), dtype=np.int64) // blocks
     if blocks not in ("tar", "medium"):
         raise FramedexError("unknown blocks", found=repr(blocks), allowed="'tar', 'medium', a number of clips")
-    places = order.method_of(dataset, "places", "blocks=64, so many neighbouring clips")
+    places = order.method_of(dataset, "places", "use a number, such as blocks=64 for blocks of 64 neighbouring clips")
     return np.unique(places(blocks), return_inverse=True)[1].astype(np.int64)

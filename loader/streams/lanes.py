@@ -1,9 +1,10 @@
-"""Compute which clips a stream delivers, and in which order: functions of the clips' tars, a seed and an epoch.
+"""Compute the order in which a stream delivers clips, from the clips' tars, a seed and an epoch.
 
-The reading order of an epoch has the tars in turn, each from its beginning to its end. It is cut into one contiguous
-stretch for each worker of each rank, the worker's **lane**. A worker reads its lane in that order, and delivers it
-through webdataset's shuffle buffer. Here, the numbers of clips pass through the buffer, before any clip is read. So the
-order of delivery is known in advance, and a resumed worker does not read the clips that it delivered before.
+The reading order of an epoch goes through the tars one after the other, each from its beginning to its end. It is cut
+into contiguous parts of about equal length, one for each worker of each rank. Such a part is the worker's **lane**. A
+worker reads its lane in the reading order, and delivers it through webdataset's shuffle buffer. Here, not the clips but
+their numbers pass through the buffer, before any clip is read. So the order of delivery is known in advance, and a
+worker that resumes does not read the clips that it has already delivered.
 """
 
 import random
@@ -16,16 +17,16 @@ from numpy.typing import NDArray
 
 from framedex.loader.order.order import RankShare, Uneven
 
-FIRST_CLIPS = 100  # the buffer has so many clips when it delivers the first: webdataset's default for `initial`
+FIRST_CLIPS = 100  # number of clips in the buffer when the first one is delivered; webdataset's default for `initial`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """How many processes share an epoch.
+    """The number of processes that share an epoch.
 
     Attributes:
-        world_size: ranks.
-        per_rank: worker processes of each rank; 1 if the rank's own process reads.
+        world_size: The number of ranks.
+        per_rank: The number of worker processes of each rank. It is 1 if the process of the rank itself reads clips.
     """
 
     world_size: int
@@ -37,11 +38,12 @@ class Order:
     """The values that determine the order of each epoch.
 
     Attributes:
-        tar_of: int64 [clips], the tar of each clip.
-        buffer: clips in the shuffle buffer. If 0, clips are delivered in the order of tars.
-        seed: the seed of the shuffle.
-        uneven: what to do if clips cannot be divided evenly among ranks.
-        clips_crc32: checksum of the dataset and of the clips' numbers in it. Streams of other clips have another one.
+        tar_of: The number of the tar of each clip, int64 [clips].
+        buffer: The number of clips in the shuffle buffer. If 0, clips are delivered in the order of the tars.
+        seed: The seed of the shuffle.
+        uneven: The treatment of clips that cannot be divided evenly among ranks.
+        clips_crc32: A checksum of the dataset and of the numbers of the stream's clips in it. It shows whether two
+            streams have the same clips.
     """
 
     tar_of: NDArray[np.int64]
@@ -53,11 +55,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of an epoch during which the number of workers did not change.
+    """A part of an epoch during which the numbers of ranks and workers did not change.
 
     Attributes:
-        workers: the numbers of ranks and workers.
-        passed: int64 [world_size, per_rank], how many clips of each lane were delivered or skipped.
+        workers: The numbers of ranks and workers.
+        passed: The number of clips of each lane that were delivered or skipped, int64 [world_size, per_rank].
     """
 
     workers: Workers
@@ -66,12 +68,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """The clips that one worker still has to deliver of an epoch.
+    """The lane of one worker, with the clips that the worker still has to deliver.
 
     Attributes:
-        clips: int64 [lane], the clips of the whole lane in reading order.
-        deliver: int64 [left], the places in `clips` of the clips that are left, in the order of delivery.
-        passed: how many clips of the lane were delivered or skipped before.
+        clips: The clips of the whole lane in reading order, int64 [lane].
+        deliver: The indices in `clips` of the clips that are still to be delivered, in the order of delivery, int64
+            [left].
+        passed: The number of clips of the lane that were delivered or skipped before.
     """
 
     clips: NDArray[np.int64]
@@ -80,7 +83,7 @@ class Lane:
 
 
 def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
-    """Return int64 [clips]: all clips, tar by tar. The tars are shuffled in each epoch if there is a buffer."""
+    """Return int64 [clips]: all clips, tar by tar. If there is a shuffle buffer, the order of the tars is shuffled."""
     count = len(order.tar_of)
     if not order.buffer:
         return np.arange(count, dtype=np.int64)
@@ -90,22 +93,22 @@ def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
 
 
 def rank_lengths(count: int, world_size: int, uneven: Uneven) -> NDArray[np.int64]:
-    """Return int64 [world_size]: how many of `count` clips each rank delivers, as `ClipSampler` divides them."""
+    """Return int64 [world_size]: the number of clips that each rank delivers out of `count`, as in `ClipSampler`."""
     ranks = (RankShare(rank=rank, world_size=world_size, uneven=uneven) for rank in range(world_size))
     return np.array([rank.length(count) for rank in ranks], np.int64)
 
 
 def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int64]:
-    """Return int64 [world_size, per_rank]: the length of each lane. Ranks of the same length have the same lanes."""
+    """Return int64 [world_size, per_rank]: the number of clips in each lane, if there are `count` clips."""
     ranks = rank_lengths(count, workers.world_size, uneven)
     each, more = np.divmod(ranks, workers.per_rank)
     return each[:, None] + (np.arange(workers.per_rank) < more[:, None])
 
 
 def lane_clips(clips: NDArray[np.int64], workers: Workers, rank: int, worker: int, uneven: Uneven) -> NDArray[np.int64]:
-    """Return int64 [lane]: the contiguous stretch of a reading order that is a worker's lane.
+    """Return int64 [lane]: the clips of a worker's lane, a contiguous part of the reading order `clips`.
 
-    With uneven="pad", the first clips of the order follow again behind its end.
+    With uneven="pad", the first clips of the reading order are repeated at its end.
     """
     lengths = lane_lengths(len(clips), workers, uneven)
     begin = int(lengths.ravel()[: rank * workers.per_rank + worker].sum())
@@ -114,7 +117,7 @@ def lane_clips(clips: NDArray[np.int64], workers: Workers, rank: int, worker: in
 
 
 def delivery_order(length: int, buffer: int, key: str) -> NDArray[np.int64]:
-    """Return int64 [length]: the places of a lane, in the order in which webdataset's shuffle buffer yields them."""
+    """Return int64 [length]: the indices of a lane's clips, in the order in which the shuffle buffer yields them."""
     if not buffer:
         return np.arange(length, dtype=np.int64)
     shuffle = webdataset.shuffle(buffer, initial=FIRST_CLIPS, rng=random.Random(key))
@@ -122,10 +125,13 @@ def delivery_order(length: int, buffer: int, key: str) -> NDArray[np.int64]:
 
 
 def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[Stage], NDArray[np.int64]]:
-    """Return the earlier stages, and how many clips each lane has passed in the current one, [world_size, per_rank].
+    """Return the completed stages, and the number of clips that each lane has passed in the current stage.
 
-    If the last stage had as many ranks and workers, it is the current stage, and its lanes continue. Otherwise, a new
-    stage begins, and the clips that are left are divided anew.
+    If the last stage had the same numbers of ranks and workers, it is the current stage, and its lanes continue.
+    Otherwise, a new stage begins, and the remaining clips are divided into new lanes.
+
+    Returns:
+        The stages before the current one, and int64 [world_size, per_rank].
     """
     if stages and stages[-1].workers == workers:
         return stages[:-1], stages[-1].passed
@@ -142,16 +148,17 @@ def lane_of(
     worker: int,
     passed: int | None = None,
 ) -> Lane:
-    """Return the clips that a worker still delivers of an epoch after some stages.
+    """Return the lane of a worker, with the clips that the worker still delivers in an epoch.
 
     Args:
-        order: the clips, and the options of their order.
-        epoch: the epoch.
-        stages: the clips that were delivered before.
-        workers: how many processes share the epoch now.
-        rank: the rank.
-        worker: the worker.
-        passed: clips of the lane that were delivered or skipped. Defaults to the number in the last stage.
+        order: The values that determine the order of clips.
+        epoch: The epoch.
+        stages: The stages of the epoch so far.
+        workers: The processes that now share the epoch.
+        rank: The rank of the worker.
+        worker: The number of the worker within the rank.
+        passed: The number of clips of the lane that were delivered or skipped. Defaults to the number in the last
+            stage.
     """
     before, counts = split_stages(stages, workers)
     left = clips_left(order, epoch, before)
@@ -161,7 +168,7 @@ def lane_of(
 
 
 def clips_left(order: Order, epoch: int, stages: Sequence[Stage]) -> NDArray[np.int64]:
-    """Return int64 [left]: the clips that no lane of these stages passed, in reading order."""
+    """Return int64 [left]: the clips that were neither delivered nor skipped in these stages, in reading order."""
     left = reading_order(order, epoch)
     for number, stage in enumerate(stages):
         gone = np.zeros(len(order.tar_of), np.bool_)
@@ -175,16 +182,16 @@ def clips_left(order: Order, epoch: int, stages: Sequence[Stage]) -> NDArray[np.
 def _whole_lane(
     order: Order, epoch: int, stage: int, left: NDArray[np.int64], workers: Workers, rank: int, worker: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the clips of a lane in reading order, and their places in the order of delivery, both int64 [lane].
+    """Return the clips of a whole lane in reading order, and their indices in the order of delivery, both int64 [lane].
 
     Args:
-        order: the options of the order.
-        epoch: the epoch.
-        stage: how many stages of the epoch came before.
-        left: int64 [left], the clips that these stages left, in reading order.
-        workers: the processes that share these clips.
-        rank: the rank.
-        worker: the worker.
+        order: The values that determine the order of clips.
+        epoch: The epoch.
+        stage: The number of stages of the epoch before this one.
+        left: The clips that remained after these stages, in reading order, int64 [left].
+        workers: The processes that share these clips.
+        rank: The rank of the worker.
+        worker: The number of the worker within the rank.
     """
     clips = lane_clips(left, workers, rank, worker, order.uneven)
     key = f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"

@@ -1,7 +1,7 @@
-"""The progress of an epoch of a stream, and the log of events that all processes of the stream share.
+"""The progress of a stream within an epoch, and a log of events that all processes of the stream share.
 
-A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended. So the
-number of delivered batches determines how many clips of each lane were delivered.
+A torch DataLoader takes batches from its workers in turn, and omits workers whose lanes have ended. So the number of
+delivered batches determines the number of delivered clips of each lane.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How a DataLoader makes batches.
+    """The options with which a DataLoader makes batches.
 
     Attributes:
-        size: clips per batch.
-        workers: lanes per rank.
-        drop_last: whether the last batch of a lane is left out if it is not full.
+        size: The number of clips per batch.
+        workers: The number of workers of a rank, each of which has a lane.
+        drop_last: Whether the last batch of a lane is left out if it is not full.
     """
 
     size: int
@@ -43,17 +43,18 @@ class Batching:
     drop_last: bool
 
     def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64 [lanes]: how many batches lanes of these lengths give."""
+        """Return int64 [lanes]: the number of batches that are made from lanes with the given numbers of clips."""
         return lengths // self.size if self.drop_last else -(-lengths // self.size)
 
 
 def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching) -> NDArray[np.int64]:
-    """Return int64 [lanes]: how many clips of each lane are in the first batches of a rank.
+    """Return int64 [lanes]: the number of clips of each lane that are in the first batches of a rank.
 
     Args:
-        lengths: int64 [lanes], the number of clips that each lane of the rank has to deliver.
-        batches: how many batches the rank has delivered. A number beyond its last batch counts as all batches.
-        batching: how the loader makes batches.
+        lengths: The number of clips that each lane of the rank has to deliver, int64 [lanes].
+        batches: The number of batches that the rank has delivered. If the rank has fewer batches, this means all of
+            them.
+        batching: The options with which the loader makes batches.
     """
     counts = batching.counts(lengths)
     lane, turn = within_groups(counts)
@@ -62,14 +63,15 @@ def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching
     return np.minimum(taken * batching.size, lengths)
 
 
-TOKEN_BYTES = 16  # random bytes, so that two logs never have the same token
+TOKEN_BYTES = 16  # number of random bytes that identify a log, enough for tokens to be unique
 
 
 class SharedLog:
-    """A list of records that all copies of this object on this machine share: forked, spawned or pickled.
+    """An append-only list of records that all copies of this object on this machine share.
 
-    The records are in anonymous memory, like the number of a `SharedNumber`. A copy that cannot reach it begins a log
-    of its own, which has the last restart.
+    Copies are shared by forked and spawned processes and through pickling. The records are in anonymous memory, like
+    the number of a `SharedNumber`. If a copy has no access to this memory, it begins a new log that contains only the
+    last restart.
     """
 
     def __init__(self) -> None:
@@ -81,21 +83,21 @@ class SharedLog:
         os.write(self._descriptor, self._token)
         self._place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when Python exits
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be deleted at exit
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             close(descriptor)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append a record of plain values."""
+        """Append a record that consists of plain values."""
         end = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(end, orjson.dumps(record) + b"\n")  # a single write: records of two processes do not mix
+            os.write(end, orjson.dumps(record) + b"\n")  # one write per record, so that records do not interleave
         finally:
             os.close(end)
 
     def records(self, *events: str) -> list[dict[str, Any]]:
-        """Return the records of some kinds of events, in the order in which they were added."""
+        """Return the records whose kind of event is given, in the order in which they were added."""
         size = os.fstat(self._descriptor).st_size
         lines = os.pread(self._descriptor, size - TOKEN_BYTES, TOKEN_BYTES).splitlines()
         return [record for record in map(orjson.loads, lines) if record["event"] in events]
@@ -109,7 +111,7 @@ class SharedLog:
             if os.pread(descriptor, TOKEN_BYTES, 0) == state["token"]:
                 self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
                 return
-            os.close(descriptor)  # another process has that process id now
+            os.close(descriptor)  # the process id now belongs to another process
         self._open_new()
         for record in state["last"]:
             self.add(record)
@@ -117,18 +119,18 @@ class SharedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """A clip that a stream left out.
+    """A clip that a stream skipped.
 
     Attributes:
-        epoch: the epoch.
-        rank: the rank that left it out.
-        worker: the worker of that rank.
-        workers: how many workers the rank had.
-        place: its place in the worker's order of delivery.
-        clip: its number in the dataset.
-        where: its tar.
-        kind: `stale`, `undecodable`, `damaged` or `error`, as in a ClipLoader's report.
-        message: the reason.
+        epoch: The epoch.
+        rank: The rank that skipped the clip.
+        worker: The number of the worker within the rank.
+        workers: The number of workers of the rank.
+        place: The index of the clip in the worker's order of delivery.
+        clip: The number of the clip in the dataset.
+        where: The path of the tar, or of the dataset if the clip's row in the manifest is damaged.
+        kind: The kind of fault: `stale`, `undecodable`, `damaged` or `error`, as in the report of a ClipLoader.
+        message: The reason.
     """
 
     epoch: int
@@ -143,18 +145,21 @@ class Skip:
 
 
 class History(SharedLog):
-    """The events of a stream in all of its processes: skipped clips, loaded states, and begun or ended lanes."""
+    """The log of a stream's events in all of its processes.
+
+    Events are skipped clips, restarts from a state or with a new epoch, and lanes that begin or end.
+    """
 
     def skip(self, skip: Skip) -> None:
-        """Record a clip that was left out."""
+        """Record that a clip was skipped."""
         self.add({"event": "skip"} | asdict(skip))
 
     def skips(self) -> list[Skip]:
-        """Return the clips that were left out."""
+        """Return all clips that were skipped so far."""
         return [_as_skip(record) for record in self.records("skip")]
 
     def skips_now(self) -> list[Skip]:
-        """Return the clips that were left out since each worker began its lane for the last time."""
+        """Return the clips that each worker skipped since it last began a lane."""
         found: dict[int, list[Skip]] = {}
         for record in self.records("skip", "lane"):
             own = found.setdefault(record["worker"], [])
@@ -168,39 +173,39 @@ class History(SharedLog):
         """Record that the next iteration begins from state `version`.
 
         Args:
-            version: version of the state.
-            resumed: whether the iteration delivers the rest of an epoch, and not a whole one.
+            version: The version of the state.
+            resumed: Whether the iteration delivers only the rest of an epoch.
         """
         self.add({"event": "restart", "version": version, "resumed": resumed})
 
     def restarted(self) -> tuple[int, bool]:
-        """Return the version of the last state, and whether its iteration delivers the rest of an epoch.
+        """Return the version of the last state, and whether the iteration from it delivers only the rest of an epoch.
 
-        Before the first restart, return (0, False).
+        Return (0, False) if there was no restart yet.
         """
         records = self.records("restart")
         return (records[-1]["version"], records[-1]["resumed"]) if records else (0, False)
 
     def begin(self, version: int, worker: int) -> None:
-        """Record that a worker began its lane."""
+        """Record that a worker began its lane, in an iteration from state `version`."""
         self.add({"event": "lane", "version": version, "worker": worker, "ended": False})
 
     def end(self, version: int, worker: int) -> None:
-        """Record that a worker delivered its lane to the end."""
+        """Record that a worker delivered its lane to the end, in an iteration from state `version`."""
         self.add({"event": "lane", "version": version, "worker": worker, "ended": True})
 
     def has_begun(self, version: int) -> bool:
-        """Return whether a worker began a lane from this state."""
+        """Return whether a worker began a lane in an iteration from state `version`."""
         return any(record["version"] == version for record in self.records("lane"))
 
     def is_used(self, version: int, workers: int, *, iterating: bool) -> bool:
-        """Return whether the iteration from a state has ended. The next iteration is then a whole epoch.
+        """Return whether the iteration from a state has ended, so that the next iteration delivers a whole epoch.
 
         Args:
-            version: version of the state.
-            workers: how many workers delivered the iteration.
-            iterating: whether the next iteration begins now. If not, an iteration that has ended still counts as the
-                current one, until another iteration begins.
+            version: The version of the state.
+            workers: The number of workers that delivered the iteration.
+            iterating: Whether the next iteration begins now. If not, an iteration that has ended counts as the current
+                one until another iteration begins.
         """
         ended: set[int] = set()
         for record in self.records("lane"):
@@ -210,7 +215,7 @@ class History(SharedLog):
                 ended.add(record["worker"])
             elif len(ended) == workers:
                 return True
-            else:  # the worker begins an interrupted iteration again
+            else:  # the worker repeats an interrupted iteration
                 ended.discard(record["worker"])
         return iterating and len(ended) == workers
 
@@ -221,13 +226,13 @@ def _as_skip(record: Mapping[str, Any]) -> Skip:
 
 @dataclass(slots=True, kw_only=True)
 class OneLane:
-    """The progress of one worker, which a StatefulDataLoader keeps for each worker.
+    """The progress of a single worker. A StatefulDataLoader stores such progress for each worker.
 
     Attributes:
-        workers: the numbers of ranks and workers.
-        rank: the rank.
-        worker: the worker.
-        passed: how many clips of its lane were delivered or skipped.
+        workers: The numbers of ranks and workers.
+        rank: The rank of the worker.
+        worker: The number of the worker within the rank.
+        passed: The number of clips of the worker's lane that were delivered or skipped.
     """
 
     workers: Workers
@@ -238,12 +243,14 @@ class OneLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of an epoch.
+    """The progress of a stream within an epoch.
 
     Attributes:
-        epoch: the epoch.
-        stages: the clips that were delivered, in one stage for each number of workers.
-        lane: the progress of one worker beyond the stages. If None, the stages have the progress of all workers.
+        epoch: The epoch.
+        stages: The stages of the epoch, which say which clips were delivered. A stage begins when the number of ranks
+            or workers changes.
+        lane: The progress of one worker in addition to the stages. If None, the stages contain the progress of all
+            workers.
     """
 
     epoch: int
@@ -253,12 +260,12 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Iteration:
-    """The iteration that runs in this process, and its progress.
+    """The current iteration in this process, and its progress.
 
     Attributes:
-        begun_from: the progress from which it began.
-        lane: the lane of this worker. Its passed clips include those before this iteration.
-        delivered: clips that were delivered in this iteration.
+        begun_from: The progress from which the iteration began.
+        lane: The progress of this worker, which includes clips passed before this iteration.
+        delivered: The number of clips that were delivered in this iteration.
     """
 
     begun_from: Progress
@@ -266,11 +273,11 @@ class Iteration:
     delivered: int = 0
 
     def of_worker(self) -> Progress:
-        """Return the progress of this worker alone."""
+        """Return the progress of only this worker."""
         return replace(self.begun_from, lane=replace(self.lane))
 
     def of_all(self, order: Order) -> Progress:
-        """Return the progress of all ranks, provided that each of them has a single worker and the same progress."""
+        """Return the progress of all ranks, assuming that each rank has one worker and has delivered as many clips."""
         lane = self.lane
         before, passed = split_stages(self.begun_from.stages, lane.workers)
         passed = passed + np.minimum(self.delivered, lengths_left(order, self.begun_from, lane.workers))
@@ -279,7 +286,7 @@ class Iteration:
 
 
 def lengths_left(order: Order, progress: Progress, workers: Workers) -> NDArray[np.int64]:
-    """Return int64 [world_size, per_rank]: how many clips each lane still has to deliver."""
+    """Return int64 [world_size, per_rank]: the number of clips that each lane still has to deliver."""
     before, passed = split_stages(progress.stages, workers)
     count = len(clips_left(order, progress.epoch, before)) if before else len(order.tar_of)
     return lane_lengths(count, workers, order.uneven) - passed
@@ -295,22 +302,23 @@ def after_batches(
     batching: Batching,
     skips: Iterable[Skip],
 ) -> Progress:
-    """Return the progress when each rank has delivered a number of batches of a DataLoader.
+    """Return the progress after each rank has delivered a number of batches through a DataLoader.
 
     Args:
-        order: the clips, and the options of their order.
-        start: the progress from which the loader's iteration began.
-        workers: the processes that share the epoch.
-        rank: this rank, whose skipped clips are known.
-        batches: how many batches were delivered.
-        batching: how the loader makes batches.
-        skips: the clips that were skipped.
+        order: The values that determine the order of clips.
+        start: The progress from which the loader's iteration began.
+        workers: The processes that share the epoch.
+        rank: The rank of this process. Skipped clips are known only for this rank.
+        batches: The number of batches that each rank has delivered.
+        batching: The options with which the loader makes batches.
+        skips: The clips that this rank skipped.
 
     Raises:
-        FramedexError: this rank does not have so many batches.
+        FramedexError: This rank has fewer than `batches` batches.
     """
     before, passed = split_stages(start.stages, workers)
-    skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]  # places after the passed clips, by worker
+    # For each worker, the indices of skipped clips, counted from the first clip that the lane had not passed.
+    skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]
     for skip in skips:
         if (skip.epoch, skip.rank, skip.workers) == (start.epoch, rank, workers.per_rank):
             place = skip.place - int(passed[rank, skip.worker])
@@ -327,11 +335,11 @@ def after_batches(
 
 
 def with_skips(delivered: int, skipped: Sequence[int]) -> int:
-    """Return how many clips a lane has passed: delivered clips, and skipped clips before the last of them.
+    """Return the number of clips that a lane has passed: delivered clips, and clips skipped before the last of these.
 
     Args:
-        delivered: how many clips were delivered.
-        skipped: the places of skipped clips, ascending.
+        delivered: The number of clips that were delivered.
+        skipped: The indices of skipped clips in the order of delivery, ascending.
     """
     passed = delivered
     for place in skipped:

@@ -1,6 +1,6 @@
-"""Read the clips of a lane from tars, from beginning to end, in large requests ahead of their use.
+"""Read the clips of a worker's lane from tars, sequentially, ahead of time and in large requests.
 
-`decode_sample` decodes a single sample of a tar, for a user's own pipeline of webdataset.
+`decode_sample` decodes a single sample of a tar, for a webdataset pipeline of the user.
 """
 
 import collections
@@ -25,21 +25,21 @@ from framedex.sharder.packing.sample_recipes import REMEDY, sample_clip
 from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.objects import GAP_BYTES
 
-REQUEST_BYTES = 8 << 20  # if each request takes 30 ms, at most 250 MB/s
-MAX_CLIPS = 256  # clips of one request, which are all in memory: even tiny clips have rows and arrays
-AHEAD = 2  # requests: one is in progress while the clips of the other one are used
+REQUEST_BYTES = 8 << 20  # bytes per request; with a latency of 30 ms per request, up to 250 MB/s
+MAX_CLIPS = 256  # maximum number of clips per request, because even small clips need memory for rows and arrays
+AHEAD = 2  # number of requests at a time: one is in progress while the clips of the other one are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadClip:
-    """A clip that was read, or the reason why it was not.
+    """A clip that was read from a tar, or the error because of which it was not read.
 
     Attributes:
-        place: place of the clip in the lane.
-        clip: the clip. If None, its row in the manifest is wrong.
-        extent: begin and end of the clip in the tar, in bytes.
-        held: the bytes of the clip. If None, reading failed.
-        error: the reason why the clip was not read.
+        place: The index of the clip in the lane.
+        clip: The record of the clip. None if the clip's row in the manifest is malformed.
+        extent: The byte offsets (begin, end) of the clip in the tar.
+        held: The bytes of the clip. None if the clip was not read.
+        error: The reason why the clip was not read. None if it was read.
     """
 
     place: int
@@ -50,12 +50,12 @@ class ReadClip:
 
 
 class LaneReader:
-    """Reads clips in a given order, in a thread of its own. Use it in a `with` statement.
+    """Reads clips in a given order, in a background thread. Use this class in a `with` statement.
 
     Args:
-        clip_at: function that returns the clip at a place of the lane.
-        places: places in the lane, in the order of reading.
-        sources: files of the tars.
+        clip_at: A function that returns the record of the clip with a given index in the lane.
+        places: The indices in the lane of the clips to read, in the order of reading.
+        sources: The files from which tars are read.
     """
 
     def __init__(self, clip_at: Callable[[int], Clip], places: Sequence[int], sources: SourceFiles) -> None:
@@ -74,7 +74,10 @@ class LaneReader:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, place: int) -> ReadClip:
-        """Read up to the clip at a place, and return it. Raise StorageError if the store is not usable."""
+        """Return the clip with index `place` in the lane, when it has been read. Raises StorageError.
+
+        A StorageError means that the store is not usable. Errors of single clips are in `ReadClip.error`.
+        """
         while place not in self._arrived:
             read = self._coming.popleft().result()
             self._coming.append(self._thread.submit(self._read_next))
@@ -82,7 +85,7 @@ class LaneReader:
         return self._arrived.pop(place)
 
     def _read_next(self) -> list[ReadClip]:
-        """Read the next clips. Return an empty list behind the last one."""
+        """Read the clips of the next request. Return an empty list if there are no more clips."""
         clips = next(self._requests, [])
         good = sorted((clip for clip in clips if clip.clip is not None), key=lambda clip: clip.extent)
         if not good:
@@ -92,9 +95,9 @@ class LaneReader:
         except FramedexError as error:
             if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
                 raise
-            if isinstance(error, StaleError):  # its text would be about a video, and not about the tar
+            if isinstance(error, StaleError):  # the text of this error is about videos, so it is replaced
                 error = StaleError(
-                    "the tar is not the one that was packed: it is missing, too short, or was changed",
+                    "the tar is missing, too short, or was changed after packing",
                     where=error.where,
                     found=error.found,
                     allowed=error.allowed,
@@ -105,7 +108,7 @@ class LaneReader:
         return [clip for clip in clips if clip.clip is None] + good
 
     def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
-        """Yield groups of clips that one request reads: neighbours in one tar."""
+        """Divide clips into groups of neighbours in the same tar. Each group is read by one request."""
         group: list[ReadClip] = []
         tar, left = "", REQUEST_BYTES
         for place in places:
@@ -126,17 +129,17 @@ class LaneReader:
             yield group
 
     def _read_together(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
-        """Read clips of one tar, sorted by their extents."""
+        """Read clips of one tar together. The clips must be sorted by their extents."""
         assert clips[0].clip is not None
         tar = clips[0].clip.source
         begin, end = np.array([clip.extent for clip in clips], np.int64).T
         first, last = spans(begin, end)
         check_room(int((last - first).sum()), "clips that are read together", where=tar.path)
         content = self._sources.read_ranges(tar, first, last - first)
-        # The first byte of each clip in the content: its distance from the begin of its span, plus all earlier spans.
+        # The offset of each clip in `content` is its offset within its span plus the lengths of all earlier spans.
         span = np.searchsorted(first, begin, side="right") - 1
         at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
-        # Each clip is copied: one that waits in the shuffle buffer must not keep its neighbours in memory.
+        # Each clip is copied, so that a clip that waits to be used does not keep its neighbours in memory.
         return [
             replace(clip, held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()))
             for clip, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
@@ -144,11 +147,11 @@ class LaneReader:
 
 
 def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Join stretches of bytes that lie close together. Return the begins and ends of the spans, int64 [spans] each.
+    """Join byte ranges that are close together into spans. Return the begin and end of each span, both int64 [spans].
 
     Args:
-        begin: int64 [stretches], ascending.
-        end: int64 [stretches].
+        begin: The begin of each range, ascending, int64 [ranges].
+        end: The end of each range, int64 [ranges].
     """
     reached = np.maximum.accumulate(end)
     first = np.flatnonzero(np.append(True, begin[1:] - reached[:-1] > GAP_BYTES))
@@ -156,7 +159,7 @@ def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.
 
 
 def extent(clip: Clip) -> tuple[int, int]:
-    """Return where a clip begins and ends in its tar, in bytes: its packets or images, and its audio file."""
+    """Return the byte offsets (begin, end) of a clip in its tar, including its audio file."""
     begin, end = clip.recipe.range_offset, clip.recipe.range_offset + clip.recipe.range_length
     first, last = int(begin.min()), int(end.max())
     audio = None if clip.audio is None else clip.audio.recipe
@@ -169,10 +172,11 @@ def extent(clip: Clip) -> tuple[int, int]:
 def decode_sample(
     sample: Mapping[str, Any], *, seed: int = 0, epoch: int = 0, **pixels: Unpack[PixelArguments]
 ) -> dict[str, Any]:
-    """Decode the clip of a sample from the sample's own files, and return it as a dict.
+    """Decode the clip in a webdataset sample, using only the files of the sample. Return the clip's item as a dict.
 
-    Use it in a pipeline of webdataset: `webdataset.WebDataset(urls).map(framedex.decode_sample)`. The frames equal
-    those of `ClipDataset`, which uses the same decoders. The user's columns have the types of JSON.
+    Use this function in a webdataset pipeline, as in `webdataset.WebDataset(urls).map(framedex.decode_sample)`. The
+    frames are equal to those of `ClipDataset`, which uses the same decoders. The values of the user's columns have the
+    types of JSON.
 
     Args:
         sample: the files of a sample as bytes, by their names without the key, as webdataset yields them before any
@@ -183,20 +187,20 @@ def decode_sample(
             `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
-        A dict as `ClipDataset.__getitem__` describes it, with `frames`.
+        A dict as described for `ClipDataset.__getitem__`, with `frames`.
 
     Raises:
-        FormatError: framedex did not pack the sample, or another version did; or a file is missing, or the JSON is
-            damaged.
-        DecodeError: a file is damaged.
-        FramedexError: an option is not allowed, or the clip's pictures do not fit the `framing`.
-        TransformError: the transform fails.
+        FormatError: The sample was not packed by framedex or was packed by another version, a file is missing, or the
+            JSON is damaged.
+        DecodeError: A file is damaged.
+        FramedexError: An option is not allowed, or the size of the clip's pictures is not possible with the `framing`.
+        TransformError: The transform fails.
     """
     check_arguments(pixels, PixelArguments, "decode_sample")
     how = PixelOptions.of(seed=seed, **pixels)
     if not isinstance(sample, Mapping):
         raise FramedexError(
-            "a sample is a dict of files, as webdataset gives it", found=type(sample).__name__, allowed="a dict"
+            "a sample must be a dict of files, as yielded by webdataset", found=type(sample).__name__, allowed="a dict"
         )
     where = f"{sample.get('__url__', 'sample')}, {sample.get('__key__', 'no key')}"
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
@@ -209,12 +213,12 @@ def decode_sample(
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(
-            "the sample's files are not the ones that were packed", where=where, found=error.found, remedy=REMEDY
+            "the sample's files were changed after packing", where=where, found=error.found, remedy=REMEDY
         ) from error
 
 
 def _parse_json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the sample's JSON, parsed. Raises FormatError."""
+    """Return the parsed JSON of a sample. Raises FormatError if it is missing or damaged."""
     content = files.get("json")
     if content is None:
         raise FormatError(
@@ -224,7 +228,7 @@ def _parse_json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:
             allowed="KEY.json",
             remedy=REMEDY,
         )
-    if isinstance(content, Mapping):  # a step of the pipeline parsed it
+    if isinstance(content, Mapping):  # an earlier step of the pipeline has parsed the JSON
         return content
     try:
         parsed = orjson.loads(content)

@@ -1,6 +1,6 @@
-"""Save and load the state of a stream, which consists of plain values.
+"""Convert the progress of a stream to a state of plain values and back.
 
-`Resumption` determines where the next iteration begins, in all processes of the stream.
+`Resumption` determines, in all processes of the stream, the progress from which the next iteration begins.
 """
 
 import random
@@ -18,13 +18,13 @@ from framedex.loader.order.order import check_state
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MAX_WORKERS = 1 << 24  # more lanes in a state are an error, so that a wrong state does not fill the memory
-# So many numbers pass through webdataset's shuffle buffer. The checksum of their order differs between its versions.
+MAX_WORKERS = 1 << 24  # maximum number of lanes in a state, so that a malformed state does not fill the memory
+# Number of integers that are passed through webdataset's shuffle buffer to detect versions with another order.
 TRIED = 1000
 
 
 def order_facts(order: Order) -> dict[str, Any]:
-    """Return the facts that identify the order of a stream's clips. Streams with equal facts have equal epochs."""
+    """Return the values that identify the order of a stream's clips. Streams with equal values have equal epochs."""
     tried = webdataset.shuffle(TRIED // 10, rng=random.Random("framedex"))(iter(range(TRIED)))
     buffer = np.fromiter(tried, np.int64, TRIED) if order.buffer else np.arange(TRIED)
     return {
@@ -39,7 +39,7 @@ def order_facts(order: Order) -> dict[str, Any]:
 
 
 def as_state(order: Order, progress: Progress) -> dict[str, Any]:
-    """Return a state of plain values, as in JSON."""
+    """Convert the progress to a state of plain values, which can be stored as JSON."""
 
     def plain(part: Stage | OneLane) -> dict[str, Any]:
         return {"world_size": part.workers.world_size, "workers": part.workers.per_rank}
@@ -56,7 +56,7 @@ def progress_of(order: Order, state: object) -> Progress:
     """Return the progress that a state describes.
 
     Raises:
-        FramedexError: this is not a state of a stream, or it belongs to another order of clips.
+        FramedexError: `state` is not a state of a stream, or belongs to another order of clips.
     """
     facts = order_facts(order)
     found = check_state(state, "ClipStream", facts.keys() | {"epoch", "stages", "lane"}, facts)
@@ -64,7 +64,9 @@ def progress_of(order: Order, state: object) -> Progress:
         return Progress(epoch=_whole(found["epoch"]), stages=_stages(found["stages"]), lane=_lane(found["lane"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FramedexError(
-            "this is not a state of a ClipStream", found=repr(error)[:80], allowed="what state_dict() returned"
+            "the loaded state is not a state of a ClipStream",
+            found=repr(error)[:80],
+            allowed="what state_dict() returned",
         ) from error
 
 
@@ -106,24 +108,24 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-MAX_VERSION = 1 << 62  # random versions below this number hardly ever equal the small versions that are counted
+MAX_VERSION = 1 << 62  # limit of random versions, so high that they practically never equal a version that is counted
 
 
 class Resumption:
-    """The epoch, and the state from which its next iteration begins. Copies in other processes share the epoch.
+    """The epoch, and the loaded state from which the next iteration begins. Copies in other processes share the epoch.
 
-    Workers get a copy of the loaded state when they start. A state that is loaded later cannot reach them. So states
-    have versions, and all processes see the last version.
+    Workers receive a copy of the loaded state when they start, and cannot see a state that is loaded later. So states
+    have version numbers, and all processes see the number of the last version.
 
     Args:
-        history: the events of all processes of the stream.
+        history: The log of events of all processes of the stream.
     """
 
     def __init__(self, history: History) -> None:
         self._epoch, self._history = SharedNumber(), history
         self._loaded: Progress | None = None
         self._version = 0  # the version of the state when this copy was made
-        self._local: int | None = None  # the version of a state that only this worker loaded
+        self._local: int | None = None  # the version of a state that was loaded only in this worker
 
     @property
     def epoch(self) -> int:
@@ -132,16 +134,16 @@ class Resumption:
 
     @property
     def version(self) -> int:
-        """The version of the state of this copy."""
+        """The version of the state that this copy has."""
         return self._version if self._local is None else self._local
 
     @property
     def running(self) -> int:
-        """The version of the state from which the next iteration begins. Workers with an older copy see it, too."""
+        """The version of the state from which the next iteration begins. Workers with an older state see it, too."""
         return self._history.restarted()[0] if self._local is None else self._local
 
     def set_epoch(self, epoch: int) -> bool:
-        """Choose the epoch. Return whether the next iteration delivers it from its beginning."""
+        """Set the epoch. Return whether the next iteration delivers the whole epoch."""
         self._epoch.set(epoch)
         is_new = self._loaded is None or self._loaded.epoch != epoch
         if is_new:
@@ -152,8 +154,8 @@ class Resumption:
         """Let the next iteration begin from a state, in this process and in workers that start later.
 
         Args:
-            progress: the state.
-            own: whether this process is a worker with a state of its own. Its state concerns no other process.
+            progress: The progress that the state describes.
+            own: Whether the state is only for this process, which is a worker.
         """
         self._epoch.set(progress.epoch)
         if own:
@@ -167,23 +169,23 @@ class Resumption:
         self._history.restart(self._version, resumed=loaded is not None)
 
     def start(self, workers: int, *, iterating: bool) -> Progress:
-        """Return the progress from which the next iteration begins, or from which the current one began.
+        """Return the progress from which the next iteration begins, or from which the current iteration began.
 
-        A state is used once: after its iteration has ended, the next iteration delivers a whole epoch.
+        A state is used for a single iteration. After this iteration has ended, the next one delivers a whole epoch.
 
         Args:
-            workers: how many workers the rank has.
-            iterating: whether a worker begins to iterate now. If not, workers may be iterating already.
+            workers: The number of workers of the rank.
+            iterating: Whether a worker begins to iterate now. If not, workers may be iterating already.
 
         Raises:
-            FramedexError: a state was loaded after this worker had begun.
+            FramedexError: A state was loaded after this worker had started.
         """
         whole = Progress(epoch=self.epoch)
         version, resumed = self._history.restarted()
         if version != self._version:
             if resumed:
                 raise FramedexError(
-                    "a state was loaded after the workers had begun, and they cannot see it",
+                    "a state was loaded after the workers had started, so the workers do not have it",
                     remedy="load the state before the first iteration, or make a new DataLoader",
                 )
             return whole

@@ -203,7 +203,7 @@ def test_numbers_of_labels_are_arrays_in_each_batch(folder: Path) -> None:
         (lambda a, b: ConcatClips([a, b], columns="some"), "unknown columns"),
         (lambda a, b: ConcatClips([a, ClipDataset(b.manifest.path, decode="movie")]), "differ in decode"),
         (lambda a, b: ConcatClips([a, ClipDataset(b.manifest.path, frame_columns=["x"])]), "differ in frame_columns"),
-        (lambda a, b: ClipLoader(Subset(a, [0])), "(?s)does not load.*sampler="),
+        (lambda a, b: ClipLoader(Subset(a, [0])), "(?s)cannot load.*sampler="),
     ],
 )
 def test_what_does_not_fit_together_is_an_error(parts: list[ClipDataset], join: Any, message: str) -> None:
@@ -226,7 +226,7 @@ def test_labels_that_mean_other_classes_are_not_joined(medium: Callable[[str], P
         datasets.append(tmp_path / folder)
     own = [ClipDataset.from_index(path, ONE_FRAME, labels="label") for path in datasets]
     with pytest.raises(
-        FramedexError, match=r"number the values of column 'label' differently\n.*jump, walk of dataset 0"
+        FramedexError, match=r"assign different numbers to the labels of column 'label'\n.*jump, walk of dataset 0"
     ):
         ConcatClips(own)
     numbers = {"jump": 0, "run": 1, "walk": 2}

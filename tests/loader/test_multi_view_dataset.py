@@ -44,7 +44,7 @@ def dataset(indexed: Path, tmp_path: Path) -> Path:
 
 def test_clips_that_stand_alone_have_no_views(indexed: Path, tmp_path: Path) -> None:
     alone = shard_clips(indexed, tmp_path / "D", [{"uri": "a-front.mp4", "frames": [0]}])
-    with pytest.raises(FramedexError, match="each clip of the dataset stands alone"):
+    with pytest.raises(FramedexError, match="the clips of the dataset are not views"):
         MultiViewDataset(ClipDataset(alone))
 
 
@@ -172,7 +172,7 @@ def test_an_epoch_is_resumed_by_whole_clips(dataset: Path) -> None:
 
 def test_lists_are_not_stacked(dataset: Path) -> None:
     views = MultiViewDataset(ClipDataset(dataset), stack=True)
-    with pytest.raises(FramedexError, match="views of lists cannot be stacked"):
+    with pytest.raises(FramedexError, match="lists of views cannot be stacked"):
         ClipLoader(views, batch_size=2, collate="list")
     apart = next(iter(ClipLoader(MultiViewDataset(ClipDataset(dataset)), batch_size=2, collate="list")))
     assert [tuple(clip.shape) for clip in apart["frames"]["wrist"]] == [(4, 160, 208, 3)] * 2

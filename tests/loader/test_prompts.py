@@ -63,10 +63,10 @@ def test_times_are_those_of_the_frames_of_a_dataset(medium: Callable[[str], Path
         ({"template": "{label:{width}}"}, r"template has an unknown field\n.*\{width\}"),
         ({"template": "{caption:{caption.__class__}}"}, "template has an unknown field"),
         ({"template": "{label:>99999999}"}, "more than three digits"),
-        ({"template": "", "separator": 3}, "separator is a text"),
+        ({"template": "", "separator": 3}, "separator must be a text"),
         ({"template": "", "frame": "{second}"}, r"frame has an unknown field\n.*\{second\}\n.*\{seconds\}"),
         ({"template": "", "frame": "{seconds:d}"}, "frame cannot be filled"),
-        ({"template": "", "group": 0}, "group is a number of frames"),
+        ({"template": "", "group": 0}, "group must be a number of frames"),
         ({"template": "", "origin": "video"}, "unknown origin"),
     ],
 )
@@ -88,12 +88,12 @@ def test_times_from_the_clip_count_from_its_earliest_frame() -> None:
 
 
 def test_what_is_no_item_is_refused() -> None:
-    with pytest.raises(FramedexError, match="this is no item of a dataset"):
+    with pytest.raises(FramedexError, match="item is not an item of a dataset"):
         framedex.prompt_text({"seconds": [0.0]}, "{times}")
-    with pytest.raises(FramedexError, match="this is no item of a dataset"):
+    with pytest.raises(FramedexError, match="item is not an item of a dataset"):
         framedex.prompt_text([ITEM], "{times}")  # type: ignore[arg-type]
     batch = {name: np.stack([ITEM[name]] * 2) for name in ("seconds", "mask", "frame_index")}
-    with pytest.raises(FramedexError, match="this is not one clip"):
+    with pytest.raises(FramedexError, match="item is not a single clip"):
         framedex.prompt_text(batch, "{times}")
-    with pytest.raises(FramedexError, match=r"this is not one clip\n.*mask \(2,\)"):
+    with pytest.raises(FramedexError, match=r"item is not a single clip\n.*mask \(2,\)"):
         framedex.prompt_text(ITEM | {"mask": np.ones(2, np.bool_)}, "{times}")

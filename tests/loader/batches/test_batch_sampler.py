@@ -153,7 +153,7 @@ def test_lists_and_torchs_batch_sampler_are_samplers_of_batches(mixed: Path) -> 
         ({"batch_size": 4}, "also batch_size"),
         ({"sampler": [1]}, "also sampler"),
         ({"last": "drop", "batch_size": 2}, "also batch_size, last"),
-        ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*give it as sampler="),
+        ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*pass it as sampler="),
     ],
 )
 def test_arguments_beside_a_sampler_of_batches_are_an_error(mixed: Path, arguments: Any, message: str) -> None:
@@ -163,7 +163,7 @@ def test_arguments_beside_a_sampler_of_batches_are_an_error(mixed: Path, argumen
 
 def test_a_sampler_of_batches_in_place_of_one_of_clips_is_an_error(mixed: Path) -> None:
     dataset = ClipDataset(mixed)
-    with pytest.raises(FramedexError, match=r"(?s)yields batches, not clips.*give it as batch_sampler="):
+    with pytest.raises(FramedexError, match=r"(?s)yields batches, not clips.*pass it as batch_sampler="):
         ClipLoader(dataset, sampler=BucketSampler(dataset, max_batch=4))  # type: ignore[arg-type]
 
 
@@ -188,13 +188,13 @@ class Lying(list[list[int]]):
 @pytest.mark.parametrize(
     ("batches", "error", "message"),
     [
-        ([[0, CLIPS]], IndexError, f"clip {CLIPS} of {CLIPS}"),
-        ([[]], FramedexError, "the clips of a batch"),
-        ([3], FramedexError, "the clips of a batch"),
-        (["01"], FramedexError, "(?s)the clips of a batch.*'01'"),
+        ([[0, CLIPS]], IndexError, f"clip {CLIPS}, but the dataset has {CLIPS} clips"),
+        ([[]], FramedexError, "lists of clip numbers"),
+        ([3], FramedexError, "lists of clip numbers"),
+        (["01"], FramedexError, "(?s)lists of clip numbers.*'01'"),
         ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
         ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
-        (Lying([[1, 2]]), FramedexError, "more clips than its sampler says"),
+        (Lying([[1, 2]]), FramedexError, "more clips than the sampler's maximum"),
     ],
 )
 def test_batches_that_are_none_are_an_error(mixed: Path, batches: Any, error: Any, message: str) -> None:
@@ -204,7 +204,7 @@ def test_batches_that_are_none_are_an_error(mixed: Path, batches: Any, error: An
 
 def test_a_transform_needs_to_know_the_largest_batch(mixed: Path) -> None:
     batches = ([number] for number in range(3))
-    with pytest.raises(FramedexError, match="need to know the size of the largest batch"):
+    with pytest.raises(FramedexError, match="needs to know the size of the largest batch"):
         ClipLoader(ClipDataset(mixed), batch_sampler=batches, transform=lambda frames: frames)
 
 
@@ -212,7 +212,7 @@ def test_a_bucket_of_bad_clips_alone_is_an_error(mixed: Path) -> None:
     dataset = ClipDataset(mixed)
     shutil.rmtree(mixed.parent / "media" / "shots")
     sampler = BucketSampler(dataset, by="aspect", max_batch=4)
-    with pytest.raises(DecodeError, match="nor any of 8 drawn in its place"):
+    with pytest.raises(DecodeError, match="none of 8 drawn as replacements"):
         list(ClipLoader(dataset, batch_sampler=sampler, on_error="replace", collate="pad"))
 
 

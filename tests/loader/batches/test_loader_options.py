@@ -272,5 +272,5 @@ def test_a_lossless_image_comes_as_written(tmp_path: Path) -> None:
     ],
 )
 def test_normalize_is_refused_where_nothing_can_be_normalised(normalize: Any, stored: Path) -> None:
-    with pytest.raises(FramedexError, match="normalize is"):
+    with pytest.raises(FramedexError, match="normalize must be"):
         ClipLoader(ClipDataset(stored), normalize=normalize, output="numpy")

@@ -342,7 +342,7 @@ def test_a_dataset_without_clips_is_a_sheet_of_its_facts(index: Index, tmp_path:
 
 
 def test_an_unknown_clip_is_an_error_with_names_like_it(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(FramedexError, match="names like it: walk"):
+    with pytest.raises(FramedexError, match="similar names: walk"):
         Manifest(dataset).find("wall")
     output = run("inspect", dataset, "--clip", "wall", "--out", tmp_path / "s.html", code=1).output
     assert "found:   wall" in output

@@ -134,13 +134,13 @@ def test_rows_of_other_frames_are_refused(table: Path) -> None:
     with pytest.raises(FormatError, match="too short"):
         clips(table, ["action"])[0]
     pq.write_table(pa.concat_tables([rows.slice(1), rows.slice(0, 1)]), table)
-    with pytest.raises(FormatError, match="do not belong to the clip's stretch"):
+    with pytest.raises(FormatError, match="do not correspond to the clip's stretch"):
         clips(table, ["action"])[0]
 
 
 def test_a_missing_table_is_named(table: Path) -> None:
     table.unlink()
-    with pytest.raises(FormatError, match="table of frames cannot be read"):
+    with pytest.raises(FormatError, match="per-frame table cannot be read"):
         clips(table, ["action"])[0]
 
 

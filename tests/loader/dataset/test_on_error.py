@@ -67,7 +67,7 @@ def test_without_it_the_error_is_raised_with_a_remedy_that_fits(videos: Path, tm
     tar.write_bytes(tar.read_bytes()[:20_000])
     datasets = {
         "index and shard again": ClipDataset(tmp_path / "D"),
-        "index again, or point root": ClipDataset.from_index(tmp_path / "I", EVERY),
+        "index again, or set root": ClipDataset.from_index(tmp_path / "I", EVERY),
         "copy the tar from the dataset": ClipDataset(tmp_path / "T"),
     }
     for remedy, dataset in datasets.items():
@@ -102,7 +102,7 @@ def test_a_clip_that_does_not_decode_is_replaced(videos: Path, tmp_path: Path, m
 def test_if_no_other_clip_is_there_the_run_ends(videos: Path, tmp_path: Path) -> None:
     for name in NAMES:
         spoil(videos / name)
-    with pytest.raises(DecodeError, match="nor any of 8 drawn"):
+    with pytest.raises(DecodeError, match="none of 8 clips drawn"):
         ClipDataset(tmp_path / "D", on_error="replace")[0]
 
 

@@ -193,7 +193,7 @@ def test_the_last_batch_of_a_bucket_is_delivered_or_left_out() -> None:
 
 def test_clips_that_are_too_large_are_an_error_alone_or_left_out() -> None:
     tokens = np.array([10, 10, 500, 10, 700, 90])
-    with pytest.raises(FramedexError, match=r"(?s)max_tokens=100.*700 tokens; 2 such clips, the first 2"):
+    with pytest.raises(FramedexError, match=r"(?s)max_tokens=100.*700 tokens; 2 such clips, first clip 2"):
         BucketSampler(range(6), by=np.zeros(6), tokens=tokens, max_tokens=100)
     alone = list(BucketSampler(range(6), by=np.zeros(6), tokens=tokens, max_tokens=100, too_large="alone"))
     assert sorted(map(tuple, alone)) == [(0,), (1,), (2,), (3,), (4,), (5,)], "the clip of 90 tokens fills a batch"
@@ -221,19 +221,19 @@ def test_tokens_of_shapes_are_those_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "batches need a limit"),
+        ({}, "the size of batches has no limit"),
         ({"max_batch": 0}, "max_batch is out of range"),
-        ({"max_tokens": 100}, "max_tokens needs the tokens"),
-        ({"max_batch": 4, "by": "tokens"}, "by='tokens' needs the tokens"),
-        ({"max_batch": 4, "buckets": 3}, "a bucket for each shape"),
+        ({"max_tokens": 100}, "max_tokens requires the number of tokens"),
+        ({"max_batch": 4, "by": "tokens"}, "by='tokens' requires the number of tokens"),
+        ({"max_batch": 4, "buckets": 3}, "always has a bucket for each shape"),
         ({"max_batch": 4, "by": "frames", "buckets": [3, 2]}, "ascending"),
         ({"max_batch": 4, "by": "frames", "buckets": 0}, "buckets is out of range"),
         ({"max_batch": 4, "by": "frames", "buckets": "many"}, "ascending"),
-        ({"max_batch": 4, "by": ("frames", "aspect"), "buckets": 3}, "a value for each key"),
-        ({"max_batch": 4, "by": ()}, "a value for each key"),
+        ({"max_batch": 4, "by": ("frames", "aspect"), "buckets": 3}, "one value for each key"),
+        ({"max_batch": 4, "by": ()}, "one value for each key"),
         ({"max_batch": 4, "by": [1, 2]}, "a value for each clip"),
-        ({"max_batch": 4, "by": [1.0, float("nan"), 2.0]}, "clips lack a number"),
-        ({"max_batch": 4, "by": ["a", "b", "c"], "buckets": 2}, "buckets needs numbers"),
+        ({"max_batch": 4, "by": [1.0, float("nan"), 2.0]}, "some clips have no number"),
+        ({"max_batch": 4, "by": ["a", "b", "c"], "buckets": 2}, "buckets requires numbers"),
         ({"max_batch": 4, "tokens": [1, -1, 1]}, "tokens has a number below 0"),
         ({"max_batch": 4, "tokens": [1, 1, 1], "padding": "shape"}, "padding='shape'"),
         ({"max_batch": 4, "shapes": [[1, 2], [1, 2], [1, 2]]}, "frames, height and width"),

@@ -255,7 +255,7 @@ def test_blocks_are_the_tars_and_media_of_a_dataset(index: Index, tmp_path: Path
     assert ClipDataset(dataset.manifest.path, where={"half": 1}).places("medium").tolist() == media[1::2]
     visited = [media[number] for number in ClipSampler(dataset, shuffle=True, blocks="medium", window=1)]
     assert len(list(itertools.groupby(visited))) == 3
-    with pytest.raises(FramedexError, match="does not have tars"):
+    with pytest.raises(FramedexError, match="has no tars"):
         ClipSampler(dataset, shuffle=True, blocks="tar")
     arguments = ["--clips", tmp_path / "D.jsonl", "--out", tmp_path / "T", "--pack", "clips", "--shard-size", "40kB"]
     run("shard", index.path, *arguments)

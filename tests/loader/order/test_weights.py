@@ -101,16 +101,16 @@ def test_drawn_clips_can_be_read_block_by_block() -> None:
         ({"weights": [[1, 2, 3]]}, r"shape \(1, 3\)"),
         ({"weights": ["a", "b", "c"]}, "number for each clip"),
         ({"weights": [1, "a", 3]}, "'a' for clip 1.*finite numbers"),
-        ({"weights": [1, None, 3]}, "None for clip 1.*leave out clips without a number by where="),
+        ({"weights": [1, None, 3]}, "None for clip 1.*exclude clips without a number by where="),
         ({"weights": [1, [2], 3]}, "inhomogeneous.*an array of 3 values"),
         ({"weights": 3}, "found: +3\n.*3 values"),
-        ({"weights": np.ma.masked_equal([1, 2, 3], 2)}, "a masked one for clip 1"),
+        ({"weights": np.ma.masked_equal([1, 2, 3], 2)}, "a masked value for clip 1"),
         ({"weights": "quality"}, "no method column"),
         ({"balance": ["a", "b"]}, "value for each clip"),
-        ({"balance": np.array(["a", None, "b"], object)}, "none for clip 1, 1 such"),
-        ({"balance": [1.0, float("nan"), 2.0]}, "none for clip 1"),
-        ({"balance": ["a", "a", "b"], "weights": [1, 1, 0]}, "none for 'b'"),
-        ({"balance": np.array([[1], [2], None], object)}, "none for clip 2"),
+        ({"balance": np.array(["a", None, "b"], object)}, "no value for clip 1, 1 such"),
+        ({"balance": [1.0, float("nan"), 2.0]}, "no value for clip 1"),
+        ({"balance": ["a", "a", "b"], "weights": [1, 1, 0]}, "no such clip for 'b'"),
+        ({"balance": np.array([[1], [2], None], object)}, "no value for clip 2"),
         ({"length": 5}, "give weights or balance"),
         ({"weights": [1, 1, 1], "length": 0}, "length is out of range"),
     ],
@@ -122,7 +122,9 @@ def test_wrong_weights_are_errors(arguments: dict[str, Any], message: str) -> No
 
 
 def test_a_column_of_weights_with_nulls_names_the_first_one() -> None:
-    with pytest.raises(FramedexError, match=r"weights has a number for each clip(.|\n)*nan for clip 1, 2 such clips"):
+    with pytest.raises(
+        FramedexError, match=r"weights must have one number for each clip(.|\n)*nan for clip 1, 2 such clips"
+    ):
         ClipSampler(Clips(weight=[1, float("nan"), float("nan"), 2]), weights="weight")
     assert len(ClipSampler(Clips(weight=[1, 2]), weights=np.array([1, 2], object))) == 2
 

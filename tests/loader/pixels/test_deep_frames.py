@@ -239,7 +239,7 @@ def test_what_cannot_be_delivered_so_is_refused(home: Path) -> None:
     with pytest.raises(FramedexError, match="one array cannot contain the planes") as raised:
         raw[clip_of(raw, "main10.mov")]
     assert raised.value.found == "yuv420p10le"
-    with pytest.raises(FramedexError, match="normalize is for RGB"):
+    with pytest.raises(FramedexError, match="normalize needs RGB"):
         ClipLoader(raw, normalize=((0.5,) * 3, (0.25,) * 3))
-    with pytest.raises(FramedexError, match="frames of 8 bits"):
+    with pytest.raises(FramedexError, match="accepts 8-bit frames"):
         ClipLoader(ClipDataset(home / "D", dtype="uint16"), transform=lambda frames: frames)

@@ -216,7 +216,7 @@ def test_a_frame_that_is_too_small_is_an_error_that_names_the_clip(stored: Path)
 
 
 def test_what_cannot_be_framed_is_refused(stored: Path) -> None:
-    with pytest.raises(FramedexError, match="decode='movie' leaves frames"):
+    with pytest.raises(FramedexError, match="decode='movie' does not decode frames"):
         ClipDataset(stored, decode="movie", framing=FRAMINGS["fit"])
     with pytest.raises(FramedexError, match="layout"):
         ClipDataset(stored, layout="HWC")  # type: ignore[arg-type]

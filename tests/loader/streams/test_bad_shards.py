@@ -55,7 +55,7 @@ def test_a_tar_that_is_not_the_packed_one_is_named(copy: Path, damage: str) -> N
     tar = second_tar(copy)
     whole = tar.stat().st_size
     DAMAGE[damage](tar)
-    with pytest.raises(StaleError, match="the tar is not the one that was packed") as caught:
+    with pytest.raises(StaleError, match="the tar is missing, too short, or was changed") as caught:
         list(ClipStream(copy, decode="movie"))
     error = caught.value
     assert error.where == str(tar)
@@ -83,7 +83,7 @@ def test_only_the_clips_of_that_tar_are_skipped_and_reported(
     skipped = stream.skipped()
     assert {names[skip.clip] for skip in skipped} == lost
     assert {(skip.where, skip.kind) for skip in skipped} == {(str(tar), "stale")}
-    assert "the tar is not the one" in skipped[0].message
+    assert "the tar is missing, too short, or was changed" in skipped[0].message
     assert workers or str(tar) in caplog.text
 
 
@@ -156,7 +156,7 @@ def test_a_place_without_a_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_clips_outside_of_tars_are_refused(small_index: Path, medium: Callable[[str], Path], tmp_path: Path) -> None:
     policy = "policy: uniform\nframes: 2\n"
-    with pytest.raises(FramedexError, match="needs clips that are in tars") as caught:
+    with pytest.raises(FramedexError, match="needs a dataset whose clips are in tars") as caught:
         ClipStream(pack(small_index, tmp_path / "D", policy))
     assert caught.value.found == "5 of 5 clips point into their sources"
     assert caught.value.allowed == "a dataset of --pack clips or --pack images"
@@ -164,14 +164,14 @@ def test_clips_outside_of_tars_are_refused(small_index: Path, medium: Callable[[
     media.remux(medium("h264_default.mp4"), tmp_path / "mixed" / "transport.ts")
     shutil.copy(medium("h264_default.mp4"), tmp_path / "mixed")
     run("index", tmp_path / "mixed", "--out", tmp_path / "MIXED")
-    with pytest.raises(FramedexError, match="needs clips that are in tars") as caught:
+    with pytest.raises(FramedexError, match="needs a dataset whose clips are in tars") as caught:
         ClipStream(pack(tmp_path / "MIXED", tmp_path / "NEEDED", policy, "--pack", "needed"))
     assert caught.value.found == "1 of 2 clips point into their sources"
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"shuffle": -1}, "shuffle is the number of clips"),
-    ({"shuffle": True}, "shuffle is the number of clips"),
+    ({"shuffle": -1}, "shuffle must be the number of clips"),
+    ({"shuffle": True}, "shuffle must be the number of clips"),
     ({"seed": -1}, "seed is out of range"),
     ({"rank": 1}, "rank and world_size together"),
     ({"rank": 2, "world_size": 2}, "rank is out of range"),

@@ -180,7 +180,7 @@ def test_a_state_that_running_workers_cannot_see_is_refused(packed: Path) -> Non
     iterator = iter(loader)
     next(iterator)
     stream.load_state_dict(stream.state_dict(loader, batches=1))
-    with pytest.raises(FramedexError, match="after the workers had begun"):
+    with pytest.raises(FramedexError, match="after the workers had started"):
         list(loader)
 
 
@@ -188,7 +188,7 @@ def test_a_state_without_the_loader_is_refused_while_workers_deliver(packed: Pat
     stream = stream_of(packed)
     loader = loader_of(stream)
     next(iter(loader))
-    with pytest.raises(FramedexError, match="only the loader knows") as caught:
+    with pytest.raises(FramedexError, match="only the loader can count") as caught:
         stream.state_dict()
     assert caught.value.remedy is not None
     assert "batches" in caught.value.remedy
@@ -227,7 +227,7 @@ def test_wrong_counts_and_loaders_are_refused(packed: Path) -> None:
     with pytest.raises(FramedexError, match="batches is out of range") as caught:
         stream.state_dict(loader, batches=most + 1)
     assert caught.value.allowed == f"0 to {most}"
-    with pytest.raises(FramedexError, match="does not deliver this stream"):
+    with pytest.raises(FramedexError, match="is not this stream"):
         stream_of(packed).state_dict(loader, batches=1)
     with pytest.raises(FramedexError, match="together"):
         stream.state_dict(batches=1)

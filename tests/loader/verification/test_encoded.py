@@ -123,7 +123,7 @@ def test_the_command_tells_verdicts_and_psnr(dataset: Path) -> None:
     done = run("verify", dataset).output
     assert "2 nearest (7 frames)" in done
     assert "worst encoded frame: " in done
-    assert "dB PSNR; 0 frames not told from others" in done
+    assert "dB PSNR; 0 frames not distinguishable" in done
     rows = [json.loads(line) for line in run("verify", dataset, "--json").output.splitlines()]
     assert [row["verdict"] for row in rows] == ["nearest", "nearest"]
     assert all(25 < row["source_psnr"] < 50 and row["undecided"] == 0 for row in rows)
