@@ -382,7 +382,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
             known.setdefault(row["uri"], []).append(row)
     elif _is_something_else(options.out):
         raise OutputError(
-            "the output folder exists, but is not an index",
+            "the output folder is something else than an index",
             where=str(options.out),
             remedy="choose a new or empty folder",
         )

@@ -250,7 +250,7 @@ def _parsed(kind: str, content: bytes) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"is not an integer: {text[:40]!r}") from None
+            raise ValueError(f"is not a whole number: {text[:40]!r}") from None
     if json_depth(text) > MAX_NESTED:
         raise ValueError(f"is nested more than {MAX_NESTED} levels deep")
     try:

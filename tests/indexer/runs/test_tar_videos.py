@@ -126,7 +126,7 @@ def test_each_defect_of_a_tar_has_its_row_and_costs_no_other_medium(tmp_path: Pa
         "link.mp4": ("refused", "tar"),
     }
     assert "good.json is not JSON" in found["t.tar/good.mp4"]["error_message"]
-    assert "2 members of this name" in found["t.tar/twice.mp4"]["error_message"]
+    assert "2 members with this name" in found["t.tar/twice.mp4"]["error_message"]
     again, _ = indexed(tmp_path / "INDEX", tar)
     assert (again.unchanged, again.failed, again.refused) == (1, report.failed, report.refused)
 
