@@ -44,7 +44,7 @@ from framedex.storage.uris import medium_name
 
 
 def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:
-    """Parse the value of --image-fps, in frames per second."""
+    """Parse the value of --image-fps, a number of images per second."""
     try:
         return None if value is None else rate_of(value)
     except ValueError as error:
@@ -99,7 +99,7 @@ RULES = (
         options=["image_fps"],
         when=lambda values: values["images"] != "ignore" or not all(map(os.path.isdir, values["sources"])),
         beside="--images ignore",
-        why="no image, tar or list is named",
+        why="the sources do not include an image, a tar or a list",
     ),
     limits_rule("timeout", "memory"),
     *ENGINE_RULES,
@@ -122,7 +122,7 @@ RULES = (
     "Kinetics, Something-Something, WebVid and HowTo100M]",
 )
 @click.option(
-    "--label-from", type=click.Choice(["parent"]), help="Add a column `label`: the name of each file's folder."
+    "--label-from", type=click.Choice(["parent"]), help="Add a column `label` with the name of each file's folder."
 )
 @click.option(
     "--depth",
@@ -238,7 +238,7 @@ def index(
         _compact(out, as_json)
         return
     if not sources:
-        raise click.UsageError("name a SOURCE, or pass --compact")
+        raise click.UsageError("pass a SOURCE or --compact")
     with (
         interrupt_says(lambda: "nothing was written" if dry_run else _state_after_interrupt(out)),
         progress_bar("video") as show,
@@ -334,16 +334,17 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
     if others:
         count = sum(some.count for some in others)
         kinds = [
-            f"{some.count:,} {some.ending or 'without an ending'}, such as {printable(some.example)}" for some in others
+            f"{some.count:,} {some.ending or 'without an extension'}, such as {printable(some.example)}"
+            for some in others
         ]
         echo(
-            f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
-            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
+            f"{counted(count, 'file')} skipped for {'its extension' if count == 1 else 'their extensions'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): pass videos among them as sources"
         )
 
 
 def _print_summary(report: IndexReport) -> None:
-    """Print every problem of a run, and the number of media with each outcome."""
+    """Print the problems of a run, and the number of media with each outcome."""
     failures = FailureList()
     for problem in report.problems:
         reason = f"{problem['error_message']} ({problem['error_kind']})"
@@ -360,7 +361,7 @@ def _print_summary(report: IndexReport) -> None:
         codecs = ", ".join(f"{count:,} of {codec}" for codec, count in by_count)
         videos = counted(sum(report.decoded_whole.values()), "video")
         # This line explains to users of such codecs why the run was slow.
-        echo(f"{videos} decoded whole to prove the frames, which takes longer than reading packets ({codecs})")
+        echo(f"{videos} decoded completely to prove the frames; this takes longer than reading packets ({codecs})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
         f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "

@@ -113,7 +113,9 @@ def decode_packet(context: AudioCodecContext, packet: av.Packet[Any] | None) -> 
 def decode_packet(
     context: VideoCodecContext | AudioCodecContext, packet: av.Packet[Any] | None
 ) -> Sequence[av.VideoFrame | av.AudioFrame]:
-    """Return the frames that a decoder outputs for a packet, or for None at the end of the stream.
+    """Return the frames that a decoder outputs after a packet.
+
+    If the packet is None, the stream has ended, and the decoder outputs its remaining frames.
 
     Raises:
         av.error.FFmpegError: Decoding fails.
@@ -276,7 +278,7 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedFile]:
-    """Open a file for probing. Raises MediaError if it is missing, unreadable or empty.
+    """Open a file for probing. Raises MediaError if the file is missing, unreadable or empty.
 
     Args:
         path: The path of the file.
@@ -353,7 +355,9 @@ class RunDecoder:
         try:
             context = CodecContext.create(DECODERS.get(coded.codec, coded.codec), "r")
         except UnknownCodecError as error:
-            raise DecodeError(f"this version of FFmpeg has no decoder of {coded.codec}", where=where) from error
+            raise DecodeError(
+                f"this version of FFmpeg does not have a decoder for {coded.codec}", where=where
+            ) from error
         if not isinstance(context, VideoCodecContext):
             raise DecodeError(f"{coded.codec} is not a video codec", where=where)
         try:
@@ -428,7 +432,7 @@ def _row_bytes(pixel_format: str, width: int, plane: int) -> int:
     Args:
         pixel_format: FFmpeg's name of the pixel format.
         width: The width of the plane, in pixels.
-        plane: The number of the plane.
+        plane: The index of the plane among the planes of the pixel format.
     """
     layout = av.VideoFormat(pixel_format)
     if layout.name == "pal8":

@@ -59,7 +59,7 @@ def index(
         label_from_parent: Whether to add a column `label` with the name of each file's folder.
         depth: How much of each file is read. "packets" reads every packet. "tables" reads only sample tables and random
             access points (MP4, MOV, 3GP). "auto" reads only tables if they can be trusted, and packets otherwise.
-        streams: The video streams of a file that become media, "best" or "all".
+        streams: Which video streams of a file become media: only the best one ("best"), or all ("all").
         images: How the images of a searched folder become media: together as a sequence ("sequences"), each image as a
             medium with one frame ("single"), or not at all ("ignore").
         sidecars: The kinds of sidecar files in a webdataset tar that become user columns, from "json", "txt", "cls" and

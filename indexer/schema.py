@@ -14,7 +14,7 @@ from framedex.records.medium import AUDIO, AudioPacketRecord, MediumRecord, Pack
 from framedex.storage.places import Place
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.8"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.8"  # readers accept all minor versions of the same major version
 
 # The error kind of files without a video stream. Such a file is refused if it was found by a search of a folder or
 # pattern. If the user named the file, it fails.

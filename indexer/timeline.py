@@ -127,7 +127,7 @@ def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_
     broken = broken[np.diff(broken, prepend=-2) > 0]
     begins = np.flatnonzero(pictures.start != picture_facts.NO_START)
     after = np.searchsorted(begins, broken, side="right")
-    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element is for segment -1
+    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element stands for segment -1
     is_broken[broken] = True
     follows[begins[after[after < len(begins)]]] = True
     return is_broken[segment] | (follows[segment] & pictures.leading)
@@ -148,9 +148,9 @@ def settle_timestamps(
     bitstream determines.
 
     Args:
-        pts: int64 [packets], `NO_PTS` where missing.
-        dts: int64 [packets], `NO_PTS` where missing.
-        duration: int64 [packets], 0 where missing.
+        pts: int64 [packets], the presentation timestamps in the container, `NO_PTS` where missing.
+        dts: int64 [packets], the decoding timestamps in the container, `NO_PTS` where missing.
+        duration: int64 [packets], the durations of the packets, 0 where missing.
         flags: int32 [packets], the bits of `frames.flags`.
         pictures: The properties of the packets in the bitstream.
         stated: Whether the container states timestamps. If so, timestamps that contradict the bitstream are an error,
@@ -207,7 +207,7 @@ def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
     Args:
         times: int64 [frames], the timestamps in output order.
         known: bool [frames], whether each timestamp is known.
-        duration: int64 [packets], 0 where missing.
+        duration: int64 [packets], the durations of the packets, 0 where missing.
     """
     gaps = np.diff(times[known]) / np.diff(np.flatnonzero(known))
     for candidates in (gaps[gaps > 0], duration[duration > 0]):
@@ -327,7 +327,7 @@ class Summary:
 
 
 def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: float) -> Summary:
-    """Return the summary of a non-empty timeline.
+    """Summarise a timeline with at least one frame.
 
     Args:
         pts: int64 [packets], the timestamps, in decode order.

@@ -77,7 +77,7 @@ def read_contents(item: Item) -> ContentsOrFacts:
     If the file is not readable, return a record of the file with the reason. If the store denies access, return the
     error.
     """
-    assert item.task is not None  # the engine does not call this for other items
+    assert item.task is not None  # the engine calls this function only for items with a task
     try:
         return open_holder(item.task)
     except StorageError as error:
@@ -170,7 +170,7 @@ def build_index(options: IndexOptions) -> IndexReport:
 
     Raises:
         OutputError: `out` is not an index, another run is writing the index, or the index is being written in slices.
-        SourceError: A source is wrong or missing.
+        SourceError: A source is missing or cannot be read.
         FormatError: The existing index cannot be read.
     """
     work = plan_work(options)
@@ -340,7 +340,7 @@ def probe_item(item: Item) -> Probing:
 
     If the store denies access, return the error.
     """
-    assert item.task is not None  # the engine does not call this for other items
+    assert item.task is not None  # the engine calls this function only for items with a task
     try:
         return probe_media(item.task)
     except StorageError as error:

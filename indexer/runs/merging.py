@@ -94,10 +94,10 @@ class _PartMerger(PartPairs):
         return pa.concat_tables(rows)
 
     def copy_rows(self, part: int, rows: NDArray[np.int64]) -> None:
-        """Copy some rows of an old part.
+        """Copy some rows of an old part into the new parts.
 
         Args:
-            part: The number of the old part.
+            part: The number assigned to the old part.
             rows: int64 [rows], the numbers of the rows, ascending.
         """
         if not len(rows):
@@ -153,7 +153,7 @@ class SlicedRun:
     work: str
 
     def part(self, out: Place, number: int) -> Place:
-        """Return the path of the `number`-th part of the run, counted from 0."""
+        """Return the path of a part in the table `videos`. `number` counts the parts of this run, from 0."""
         return part_path(out / schema.VIDEOS_FOLDER, self.first_part + number)
 
     def missing(self, out: Place, first: int = 0, step: int = 1) -> list[int]:

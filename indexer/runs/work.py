@@ -299,7 +299,7 @@ class IndexReport:
     finished: bool = False
 
     def count(self, row: Row) -> None:
-        """Count the row of a medium."""
+        """Add a row of `videos` to the counts and problems of the report."""
         if row["status"] == OK:
             self.ok += 1
             if row["kind"] == VIDEO and row["codec"] not in SCANNED:
@@ -362,7 +362,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
     Raises:
         OutputError: The root of the index differs from `options.root`, or `options.out` is not an index.
-        SourceError: A source is wrong or missing.
+        SourceError: A source is missing or cannot be read.
     """
     options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}

@@ -32,7 +32,7 @@ class OtherFiles:
 
     Attributes:
         ending: The filename extension in lower case. Empty for files without an extension.
-        count: The number of files.
+        count: The number of files in the group.
         example: The path of the first file in sorted order.
     """
 

@@ -186,7 +186,7 @@ def read_rows(path: Place, own: str) -> Rows:
             if ending == ".json" and (rows := _read_json(file.read().decode("utf-8-sig"), path, own)) is not None:
                 return rows
             return _read_json_lines(file, path, own)
-    except UNREADABLE as error:  # for instance strings that are not UTF-8
+    except UNREADABLE as error:  # for instance because a string is not valid UTF-8
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
 
 

@@ -137,7 +137,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
             with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape", encoding="utf-8") as tar:
                 while (member := tar.next()) is not None:
                     if member.offset <= last or member.size < 0:
-                        raise tarfile.ReadError(f"the header at byte {member.offset} leads backwards")
+                        raise tarfile.ReadError(f"the header at byte {member.offset} points backwards")
                     last = member.offset
                     if (image := _image(member, size_bytes)) is not None:
                         key, ending = named_medium.sample_parts(image.name) or (None, "")
@@ -323,7 +323,7 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
     schema = file.schema_arrow
     columns = video_columns(schema)
     if not columns:
-        said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
+        said = "it is a listing; pass it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
         raise MediaError("empty", f"no column of the Parquet file contains videos ({said})", refused=True)
     if file.metadata.num_rows * len(columns) > MAX_MEDIA:
         raise MediaError("too_large", f"the Parquet file has more than {MAX_MEDIA} values", refused=True)

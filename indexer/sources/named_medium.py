@@ -211,7 +211,7 @@ def sidecar_text(
 
     Args:
         wanted: The kinds of sidecars. The result has a value for each kind, which is null if the sample lacks it.
-        key: The key of the sample, or None.
+        key: The key of the sample. None if the video does not have a key.
         contents: The content of each sidecar, by kind.
         problems: The problems of sidecars that were found before parsing.
 

@@ -174,7 +174,7 @@ def test_a_glob_names_files_of_videos(tmp_path: Path, videos: list[Path]) -> Non
         "t0.parquet/video/0",
         "t1.parquet/video/0",
     ]
-    assert "it is a listing: name it as a source" in found["t2.parquet"]["error_message"]
+    assert "it is a listing; pass it as a source" in found["t2.parquet"]["error_message"]
 
 
 def test_a_file_cut_short_is_a_row_of_its_own(tmp_path: Path, videos: list[Path]) -> None:

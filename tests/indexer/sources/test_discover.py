@@ -115,7 +115,10 @@ def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
         (lambda tree: [str((tree / "bad.csv").write_text("path\nx\n") and tree / "bad.csv")], "no uri column"),
         (lambda tree: [str((tree / "bad.jsonl").write_text("{") and tree / "bad.jsonl")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_bytes(b"uri,\xff\nx,1\n") and tree / "bad.csv")], "cannot be read"),
-        (lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")], "have the same name"),
+        (
+            lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")],
+            "have the same name",
+        ),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,pts\nx,1\n") and tree / "bad.csv")], "reserved name"),
         (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "neither videos nor images"),
     ],

@@ -110,7 +110,7 @@ def test_frames_of_another_episode_in_between_are_a_failure(copied: Path, tmp_pa
 
 def test_a_task_that_is_not_listed_is_a_failure(copied: Path, tmp_path: Path) -> None:
     change(copied / FRAMES, lambda rows: [row | {"task_index": 7 if row["episode_index"] == 1 else 0} for row in rows])
-    assert "no task 7" in failures(copied, tmp_path)[0]["message"]
+    assert "have the task 7, which meta/tasks lacks" in failures(copied, tmp_path)[0]["message"]
 
 
 def test_a_missing_table_is_a_failure_of_its_episodes(tmp_path: Path) -> None:
@@ -145,7 +145,10 @@ def test_several_tasks_of_an_episode_are_listed(copied: Path) -> None:
     [
         (lambda info: info | {"codebase_version": "v1.6"}, "the version of the dataset's format is not supported"),
         (lambda info: {"fps": 10}, "not a LeRobot dataset"),
-        (lambda info: info | {"features": {"action": {"dtype": "float32"}}}, "does not have a camera whose frames are stored as video"),
+        (
+            lambda info: info | {"features": {"action": {"dtype": "float32"}}},
+            "does not have a camera whose frames are stored as video",
+        ),
         (lambda info: info | {"video_path": None}, "meta/ cannot be read"),
     ],
 )
