@@ -144,7 +144,7 @@ def test_a_tar_cut_short_keeps_what_is_whole(tmp_path: Path, video: bytes, other
         "t.tar/a.mp4": "ok",
         "t.tar/b.mkv": "ok",
     }
-    assert f"of {middle.size} bytes" in found["t.tar/b.mkv"]["error_message"]
+    assert f"of its {middle.size} bytes" in found["t.tar/b.mkv"]["error_message"]
     assert found["t.tar/b.mkv"]["damaged_gop_count"]
     assert "truncated" in found["t.tar"]["error_message"]
 
