@@ -1,4 +1,4 @@
-"""The command `framedex index`: its options, and how it prints a plan and a report."""
+"""The command `framedex index`: its options, and the printing of plans and reports."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ from framedex.storage.uris import medium_name
 
 
 def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:
-    """Parse the value of --image-fps, in frames per second."""
+    """Parse the value of --image-fps, a number of images per second."""
     try:
         return None if value is None else rate_of(value)
     except ValueError as error:
@@ -59,7 +59,7 @@ def sidecars_value(context: click.Context, parameter: click.Parameter, value: st
         raise click.BadParameter(f"{error}, or none") from error
 
 
-TABLE_ROWS = 20  # with a longer table, the first lines of the summary scroll out of most terminals
+TABLE_ROWS = 20  # maximum; a longer table would scroll the summary's first lines out of most terminals
 LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = (
@@ -72,8 +72,8 @@ EXAMPLE = (
 )
 
 
-# --dry-run and --finish allow all options of a run, even --workers: users repeat the command of the run and add one of
-# the two.
+# --dry-run and --finish allow all options of a run, even options without effect such as --workers. Users thus can
+# repeat the command of the run and add --dry-run or --finish.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
     FINISH_RULE,
@@ -81,7 +81,7 @@ RULES = (
         options=["task", "finish"],
         when=lambda values: not values["dry_run"],
         beside="--dry-run",
-        why="it shows the plan of the whole run",
+        why="--dry-run shows the plan of the whole run",
     ),
     OptionRule(
         options=["depth"],
@@ -99,7 +99,7 @@ RULES = (
         options=["image_fps"],
         when=lambda values: values["images"] != "ignore" or not all(map(os.path.isdir, values["sources"])),
         beside="--images ignore",
-        why="no image, tar or list is named",
+        why="the sources do not include an image, a tar or a list",
     ),
     limits_rule("timeout", "memory"),
     *ENGINE_RULES,
@@ -108,44 +108,44 @@ RULES = (
 
 @click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@out_folder_option("Folder or uri of the index. An existing index is brought up to date.")
+@out_folder_option("Folder or uri of the index. If the index exists, it is updated.")
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
-    help="Folder that recorded uris, and relative paths in lists, are relative to.  "
+    help="Base folder of the recorded uris. If given, also the base folder of relative paths in lists.  "
     "[default: the sources' common folder]",
 )
 @click.option(
     "--uri-column",
     metavar="NAME",
-    help="Column of a listing that names the media.  [default: uri, or the known columns of Kinetics, "
-    "Something-Something, WebVid and HowTo100M]",
+    help="Column of a listing that contains the paths or uris of the media.  [default: uri, or the known columns of "
+    "Kinetics, Something-Something, WebVid and HowTo100M]",
 )
 @click.option(
-    "--label-from", type=click.Choice(["parent"]), help="Add a column `label`: the name of each file's folder."
+    "--label-from", type=click.Choice(["parent"]), help="Add a column `label` with the name of each file's folder."
 )
 @click.option(
     "--depth",
     type=click.Choice(["auto", "packets", "tables"]),
     default="auto",
     show_default=True,
-    help="How much of each file is read. `packets`: every packet. `tables`: only sample tables and random access "
-    "points, which is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
+    help="How much of each file is read. `packets` reads every packet. `tables` reads only sample tables and random "
+    "access points, and is faster (MP4, MOV, 3GP). `auto` reads only tables if they can be trusted.",
 )
 @click.option(
     "--streams",
     type=click.Choice(["best", "all"]),
     default="best",
     show_default=True,
-    help="Which video streams of a file become media: the best one, or all. Cover art never counts.",
+    help="Which video streams of a file become media: the best one, or all. Cover art is always ignored.",
 )
 @click.option(
     "--images",
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="Media that the JPEG, PNG and WebP images of a searched folder become: one sequence, or one medium each. "
-    "`ignore` skips them.",
+    help="How the JPEG, PNG and WebP images of a searched folder become media: together as one sequence, or each "
+    "image as a medium. `ignore` skips images.",
 )
 @click.option(
     "--sidecars",
@@ -153,21 +153,22 @@ RULES = (
     default=",".join(SIDECARS),
     show_default=True,
     metavar="KINDS",
-    help="Which files beside the videos of a webdataset tar become columns of yours: some of json, txt, cls and "
-    "__key__ (the key of the sample), or none.",
+    help="Which sidecar files of the videos in a webdataset tar become user columns: a comma-separated list of json, "
+    "txt, cls and __key__ (the key of the sample), or none.",
 )
 @click.option(
     "--image-fps",
     callback=rate_value,
     metavar="RATE",
-    help="Images per second, such as 25 or 30000/1001, if neither a listing nor a timestamps.txt gives their times.  "
-    "[default: 1]",
+    help="Images per second, such as 25 or 30000/1001, for images whose times are neither in a listing nor in a "
+    "timestamps.txt.  [default: 1]",
 )
 @click.option(
     "--verify",
     is_flag=True,
-    help="Also decode every frame, in order and as clips reach it. This stores its hash, flags damage that only "
-    "decoding shows, and leaves out GOPs in which both decodes differ.",
+    help="Also decode every frame twice: in a full decode, and from the random access point that a clip would use. "
+    "Store the hash of each frame, flag damage that only decoding detects, and exclude GOPs in which the two decodes "
+    "differ.",
 )
 @click.option(
     "--prove",
@@ -175,21 +176,21 @@ RULES = (
     default=0,
     show_default=True,
     metavar="N",
-    help="Decode N frames of each video, drawn at random, as clips reach them and from further back. If one differs, "
-    "the whole video is decoded, as with --verify.",
+    help="Decode N random frames of each video twice: from the random access point that a clip would use, and from an "
+    "earlier one. If a frame differs, decode the whole video, as with --verify.",
 )
 @click.option(
     "--retry",
     is_flag=True,
-    help="Probe failed media again even if neither they, nor the options, nor the versions of framedex and FFmpeg "
-    "changed.",
+    help="Probe failed media again even if the files, the options and the versions of framedex and FFmpeg are "
+    "unchanged.",
 )
 @click.option(
     "--follow-symlinks",
     is_flag=True,
-    help="Search linked folders, and follow links that lead out of the searched folders.",
+    help="Also search folders that are symbolic links, and follow links to files outside of the searched folders.",
 )
-@workers_option("Processes that probe.")
+@workers_option("Number of processes that probe media.")
 @time_limit_option(seconds=3600.0)
 @click.option(
     "--memory",
@@ -197,13 +198,13 @@ RULES = (
     default=8.0,
     show_default=True,
     metavar="GIB",
-    help="Memory that each process may map. A medium that needs more fails.",
+    help="Memory that each process may map. A medium that needs more memory fails.",
 )
 @max_failures_option("failed or refused media")
 @engine_options
 @slice_options("index")
-@click.option("--compact", is_flag=True, help="Merge the parts of an index. Takes no SOURCE.")
-@click.option("--dry-run", is_flag=True, help="Print what would be probed, and write nothing.")
+@click.option("--compact", is_flag=True, help="Merge the parts of an existing index. Do not pass a SOURCE.")
+@click.option("--dry-run", is_flag=True, help="Print the media that would be probed, and write nothing.")
 @json_option()
 def index(
     sources: tuple[str, ...],
@@ -219,17 +220,17 @@ def index(
     as_json: bool,
     **named_as_fields: Any,
 ) -> None:
-    """Record the packets, timestamps and random access points of every video in Parquet.
+    """Write the packets, timestamps and random access points of every video into Parquet tables.
 
     A SOURCE is a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder (searched
     recursively), a glob, @list.txt (one path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet
-    listing with a `uri` column and any columns of your own. It may be in object storage, or on the Hugging Face Hub
-    (hf://datasets/OWNER/NAME@REVISION/PATH). lerobot:FOLDER names a LeRobot dataset. A rerun probes only media that are
-    new or changed. It probes failed media again if the options, or the versions of framedex or FFmpeg, changed, or with
-    --retry.
+    listing with a `uri` column and any columns of your own. A source may be in object storage, or on the Hugging Face
+    Hub (hf://datasets/OWNER/NAME@REVISION/PATH). lerobot:FOLDER stands for the LeRobot dataset in FOLDER. A rerun
+    probes only media that are new or changed. A rerun probes failed media again with --retry, or if the options or the
+    versions of framedex or FFmpeg have changed.
 
-    Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
-    more media failed or were refused than --max-failures.
+    Exit codes: 0 success; 1 the run failed, or framedex has a bug that made some media fail (the rest is indexed);
+    2 wrong usage; 3 the run is done, but more media failed or were refused than --max-failures allows.
     """
     if compact:
         if sources:
@@ -237,7 +238,7 @@ def index(
         _compact(out, as_json)
         return
     if not sources:
-        raise click.UsageError("name a SOURCE, or pass --compact")
+        raise click.UsageError("pass a SOURCE or --compact")
     with (
         interrupt_says(lambda: "nothing was written" if dry_run else _state_after_interrupt(out)),
         progress_bar("video") as show,
@@ -264,7 +265,7 @@ def index(
         media = counted(report.unchanged, "file")
         echo(f"this run is finished: {media} unchanged, nothing was written → {printable(str(report.out))}")
     else:
-        # During a first run in slices, an index in a store is not readable until all slices are written.
+        # In object storage, an index that is first written in slices is not readable until all slices are written.
         if task is None or has_locks(out):
             _print_rows(report)
         _print_summary(report)
@@ -275,12 +276,12 @@ def index(
 
 
 def _state_after_interrupt(out: Place) -> str:
-    """Return a sentence about the media that an interrupted run leaves, and how to go on."""
-    again = "the same command goes on with the others"
+    """Return a message: which media the index has after an interrupted run, and how to continue the run."""
+    again = "run the same command again to index the others"
     try:
         media = len(Index(out))
-    except FramedexError:  # an index of slices is not readable before all of them are written
-        return f"what is written in {printable(str(out))} is kept; {again}"
+    except FramedexError:  # an index that is first written in slices is not readable before all slices are written
+        return f"the files written in {printable(str(out))} are kept; {again}"
     if not media:
         return "nothing was indexed yet; run the same command again"
     return f"{counted(media, 'medium', 'media')} in {printable(str(out))} {'is' if media == 1 else 'are'} kept; {again}"
@@ -294,7 +295,7 @@ def _compact(out: Place, as_json: bool) -> None:
         return
     echo(
         f"{report.media} media: {counted(report.parts_before, 'part')} → {report.parts}, "
-        f"{counted(report.dropped, 'row')} that no longer counted dropped"
+        f"{counted(report.dropped, 'outdated row')} removed"
     )
 
 
@@ -322,27 +323,28 @@ def _print_plan(work: Work, as_json: bool) -> None:
 
 
 def _retried(count: int) -> str:
-    """Return the part of a summary about retried media, which is empty for most runs."""
+    """Return the phrase of a summary about retried media, or an empty text if there are none."""
     return f"{count:,} retried, " if count else ""
 
 
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
-    """Print the files that the search of folders skipped."""
+    """Print the number of files that the search of folders skipped, with examples."""
     if thumbnails:
-        echo(f"{counted(thumbnails, 'image')} beside videos skipped: name them, or a listing of them, to index them")
+        echo(f"{counted(thumbnails, 'image')} in folders with videos skipped: to index them, pass them or a listing")
     if others:
         count = sum(some.count for some in others)
         kinds = [
-            f"{some.count:,} {some.ending or 'without an ending'}, such as {printable(some.example)}" for some in others
+            f"{some.count:,} {some.ending or 'without an extension'}, such as {printable(some.example)}"
+            for some in others
         ]
         echo(
-            f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
-            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
+            f"{counted(count, 'file')} skipped for {'its extension' if count == 1 else 'their extensions'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): pass videos among them as sources"
         )
 
 
 def _print_summary(report: IndexReport) -> None:
-    """Print every problem of a run, and the number of media with each outcome."""
+    """Print the problems of a run, and the number of media with each outcome."""
     failures = FailureList()
     for problem in report.problems:
         reason = f"{problem['error_message']} ({problem['error_kind']})"
@@ -358,8 +360,8 @@ def _print_summary(report: IndexReport) -> None:
         by_count = sorted(report.decoded_whole.items(), key=lambda item: (-item[1], item[0]))
         codecs = ", ".join(f"{count:,} of {codec}" for codec, count in by_count)
         videos = counted(sum(report.decoded_whole.values()), "video")
-        # Without this line, users of such codecs would take the slow run for a fault.
-        echo(f"{videos} decoded whole to prove the frames, which takes longer than reading packets ({codecs})")
+        # This line explains to users of such codecs why the run was slow.
+        echo(f"{videos} decoded completely to prove the frames; this takes longer than reading packets ({codecs})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
         f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "
@@ -369,7 +371,7 @@ def _print_summary(report: IndexReport) -> None:
 
 
 def _print_rows(report: IndexReport) -> None:
-    """Print the first usable media of the index as a table."""
+    """Print a table of the first `TABLE_ROWS` usable media of the index."""
     videos = Index(report.out).videos
     media = videos.filter(pc.equal(videos["status"], OK))
     usable = media.slice(0, TABLE_ROWS).to_pylist()
@@ -390,16 +392,16 @@ def _print_rows(report: IndexReport) -> None:
 
 
 def _size_text(row: dict[str, Any]) -> str:
-    """Return a medium's width and height as text. If images differ in size, return the first one's size with a `+`."""
+    """Return a medium's width and height as text. If images differ in size, return the first image's size and a `+`."""
     height = f"{row['height']}+" if row["kind"] == IMAGES and row["varying_shape"] else str(row["height"])
     return f"{row['width']:>4}x{height:<4}"
 
 
 def _rate_text(row: dict[str, Any]) -> str:
-    """Return a medium's frames per second as text, or their range if the rate varies."""
+    """Return a medium's frames per second as text. If the rate varies, return the range of the rates."""
     if not row["median_gap_seconds"]:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:
-        # Single gaps would mislead: some containers round times to milliseconds.
+        # The mean rate, because some containers round times to milliseconds, which makes single gaps inexact.
         return f"{row['frame_count'] / (row['duration_pts'] * row['time_base_num'] / row['time_base_den']):.2f}"
     return rate_text(1 / row["max_gap_seconds"], 1 / row["min_gap_seconds"]).removesuffix(" fps")

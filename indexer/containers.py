@@ -1,7 +1,8 @@
-"""Media files as libav sees them: opening, demuxing and decoding on the CPU.
+"""Open, demux and decode media files with libav on the CPU.
 
-A file or an object is opened so that libavformat reaches neither the network nor other files. Decoders are opened from
-recorded facts, both to decode clips and to prove an index. `picture_print` and `picture_md5` identify pictures.
+Files and objects are opened in a way that prevents libavformat from opening other files or network connections.
+Decoders are configured with codec parameters from an index, both to decode clips and to prove that an index is exact.
+`picture_print` and `picture_md5` compute hashes of pictures.
 """
 
 from __future__ import annotations
@@ -35,21 +36,23 @@ from framedex.indexer.sources.members import FileMember
 from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, MediumRecord
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 
-# Formats that contain their video, by libavformat's names. Formats that refer to other files or places are left out:
-# playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names (image2), files with a
-# companion (vobsub) and devices (lavfi, x11grab, v4l2 …). So are formats that libavformat detects in any text or bytes.
+# libavformat's names of the formats whose files contain the video itself. The list omits formats that refer to other
+# files or devices: playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names
+# (image2), files with a companion file (vobsub) and devices (lavfi, x11grab, v4l2 …). The list also omits formats that
+# libavformat detects in arbitrary text or bytes.
 ALLOWED = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,apng,asf,avi,dv,flv,gif,h263,h264,hevc,ivf,m4v,mjpeg,mpeg,mpegts,mpegvideo,"
     "mxf,nut,obu,ogg,rm,vvc,webp_pipe,wtv,yuv4mpegpipe"
 )
 
-# Texts at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
+# Texts that occur at the beginning of files that refer to other files: HLS, DASH, IMF (two texts), Smooth Streaming,
+# concat and SDP.
 REFERRING = (b"#EXTM3U", b"<MPD", b"<AssetMap", b"<CompositionPlaylist", b"<SmoothStreamingMedia", b"ffconcat", b"v=0")
 HEAD_BYTES = 1024
 
-# libavformat checks the detected demuxer against the list before that demuxer reads a byte, and returns EINVAL
-# (av.error.ArgumentError) if it is not in the list. `protocol_whitelist` applies to everything that the demuxer opens
-# itself. `enable_drefs` has libavformat's default. It is set here because MOV data references must stay closed.
+# If the detected demuxer is not in `format_whitelist`, libavformat returns EINVAL (av.error.ArgumentError) before the
+# demuxer reads a byte. `protocol_whitelist` applies to all files and connections that the demuxer opens. `enable_drefs`
+# has libavformat's default value. It is set explicitly, so that MOV data references are never followed.
 OPEN_OPTIONS = {
     "protocol_whitelist": "file",
     "format_whitelist": ALLOWED,
@@ -57,14 +60,14 @@ OPEN_OPTIONS = {
 }
 
 
-INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
+INVALID_DATA = 0x41444E49  # the absolute value of AVERROR_INVALIDDATA (libavutil/error.h), the bytes "INDA"
 
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise libav's ENOMEM as a plain MemoryError.
+    """Convert av.error.MemoryError (libav's ENOMEM) into Python's MemoryError.
 
-    PyAV's own MemoryError is also an FFmpegError, so it could be taken for damage.
+    PyAV's class is a subclass of FFmpegError, so callers would mistake the error for damage of the file.
     """
     try:
         yield
@@ -76,17 +79,17 @@ def open_container(source: str | RangedFile) -> InputContainer:
     """Open a media file, an object, or a part of one. Playlists and references inside the file are not followed.
 
     Raises:
-        av.error.FFmpegError, OSError, ValueError: PyAV cannot open it.
+        av.error.FFmpegError, OSError, ValueError: PyAV cannot open the source.
         MemoryError: Memory runs out.
     """
-    # The file: prefix keeps names with a colon from being read as a protocol.
+    # With the prefix `file:`, libavformat does not take the part of a name before a colon for a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
     with memory_errors():
         return cast(InputContainer, av.open(opened, mode="r", options=dict(OPEN_OPTIONS), **LENIENT_METADATA))
 
 
 def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.Packet[Any]]:
-    """Yield the packets of a stream in decode order, without empty ones.
+    """Yield the packets of a stream in decode order, except empty packets.
 
     Raises:
         av.error.FFmpegError: Demuxing fails.
@@ -98,8 +101,8 @@ def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.P
                 if packet.size:
                     yield packet
         except IndexError:
-            # After the last packet of a file in which a stream appeared late, PyAV 18 reads memory behind its list of
-            # streams, and may raise this error when it flushes the streams that it finds there.
+            # If a stream first appears in the middle of the file, PyAV 18 reads memory beyond the end of its list of
+            # streams after the last packet. It may then raise this error.
             return
 
 
@@ -110,7 +113,9 @@ def decode_packet(context: AudioCodecContext, packet: av.Packet[Any] | None) -> 
 def decode_packet(
     context: VideoCodecContext | AudioCodecContext, packet: av.Packet[Any] | None
 ) -> Sequence[av.VideoFrame | av.AudioFrame]:
-    """Return the frames that a decoder outputs for a packet, or for None at the end of the stream.
+    """Return the frames that a decoder outputs after a packet.
+
+    If the packet is None, the stream has ended, and the decoder outputs its remaining frames.
 
     Raises:
         av.error.FFmpegError: Decoding fails.
@@ -119,40 +124,42 @@ def decode_packet(
     try:
         with memory_errors():
             return context.decode(packet)
-    except av.error.FFmpegError:  # some of its subclasses are ValueErrors, too
+    except av.error.FFmpegError:  # some subclasses of FFmpegError are also subclasses of ValueError
         raise
-    except ValueError as error:  # PyAV 19 raises it after a packet with which the decoder could not be opened
+    except ValueError as error:  # PyAV 19 raises ValueError if opening the decoder failed at an earlier packet
         raise av.error.InvalidDataError(INVALID_DATA, str(error)) from error
 
 
 def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
-    """Return a packet of these bytes for a decoder.
+    """Return a packet for a decoder with a copy of some bytes.
 
-    The packet is allocated and then filled. A packet around existing bytes lacks padding, and decoders read past its
-    end.
+    The packet is allocated by its size, so that it has the padding that decoders need: they read beyond the end of a
+    packet. A packet that PyAV makes around existing bytes lacks the padding.
     """
     packet: av.Packet[Any] = av.Packet(len(data))
     packet.update(data)  # type: ignore[arg-type]
     return packet
 
 
-MAX_REQUESTS = 8  # enough for sample tables, unless fragments lie far apart
+MAX_REQUESTS = 8  # is sufficient to read the sample tables, unless a file has fragments that are far apart
 
 
 class NeedsWholeError(Exception):
-    """An object has to be copied to this machine, because probing it reads all of its bytes."""
+    """The object has to be copied to this machine, because probing reads all bytes of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedFile:
-    """A file on this machine, opened for probing, or a part of one. Offsets count from the beginning of the part.
+    """A medium on this machine, opened for probing: a file, or a part of a file.
+
+    Offsets count from the beginning of the medium.
 
     Attributes:
         path: The path of the file.
-        descriptor: The open file.
-        identity: The identity of the file.
-        member: The part of the file that the medium is. If None, the medium is the whole file.
-        sparing: Whether each read costs a request, as in object storage.
+        descriptor: The file descriptor of the open file.
+        identity: The size, time and fingerprint of the file.
+        member: The member of the file that is probed. If None, the medium is the whole file.
+        sparing: Whether each read is a request to object storage, so that callers should read sparingly.
     """
 
     sparing: ClassVar[bool] = False
@@ -163,27 +170,30 @@ class ProbedFile:
 
     @property
     def name(self) -> str:
-        """The file's path, for messages."""
+        """The path of the file, and the name of the member if there is one, for messages."""
         return self.path if self.member is None else f"{self.path}, {self.member.name}"
 
     @property
     def begin(self) -> int:
-        """Where the medium begins in the file."""
+        """The offset of the medium in the file, in bytes."""
         return 0 if self.member is None or self.member.part is None else self.member.part.offset
 
     @property
     def size_bytes(self) -> int:
-        """Size of the medium when the file was opened."""
+        """The size of the medium when the file was opened, in bytes."""
         if self.member is None or self.member.part is None:
             return self.identity.size_bytes
         return self.member.part.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes of the medium, fewer at its end."""
+        """Return `length` bytes of the medium from `offset` on, or fewer if the medium ends before."""
         return os.pread(self.descriptor, max(0, min(length, self.size_bytes - offset)), self.begin + offset)
 
     def read_into(self, target: NDArray[np.uint8], offset: int) -> int:
-        """Fill `target`, uint8 [bytes], from `offset` on. Return how many bytes were read, fewer at the end."""
+        """Read bytes of the medium from `offset` on into `target`, uint8 [bytes]. Return the number of bytes read.
+
+        The number is smaller than the size of `target` if the medium ends before.
+        """
         target, done = target[: max(0, self.size_bytes - offset)], 0
         while done < len(target):
             count = os.preadv(self.descriptor, [target[done:].data], self.begin + offset + done)
@@ -193,24 +203,25 @@ class ProbedFile:
         return done
 
     def open(self) -> InputContainer:
-        """Open the medium with libavformat; each call opens it again. Raises as `open_container`."""
+        """Return a new libavformat container of the medium. Raises the same errors as `open_container`."""
         if self.member is None:
             return open_container(self.path)
         return open_container(RangedFile(self.read, self.size_bytes, self.member.name))
 
     def whole(self) -> ProbedFile:
-        """Return the file itself, for callers that read all of it."""
+        """Return this medium itself, because all of its bytes can be read without a copy."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedObject:
-    """An object, or a part of one, read in ranges.
+    """A medium in object storage, probed by reading byte ranges: an object, or a part of an object.
 
     Attributes:
-        read: Reads ranges of the medium.
-        identity: The identity of the object.
-        member: The part of the object that the medium is. If None, the medium is the whole object.
+        read: The reader of byte ranges of the medium.
+        identity: The size, time and fingerprint of the object.
+        member: The member of the object that is probed. If None, the medium is the whole object.
+        sparing: Whether each read is a request to object storage, so that callers should read sparingly.
     """
 
     sparing: ClassVar[bool] = True
@@ -220,16 +231,16 @@ class ProbedObject:
 
     @property
     def name(self) -> str:
-        """The object's uri, for messages."""
+        """The uri of the object, and the name of the member if there is one, for messages."""
         return self.read.uri if self.member is None else f"{self.read.uri}, {self.member.name}"
 
     @property
     def size_bytes(self) -> int:
-        """Size of the medium when the object was first read."""
+        """The size of the medium when the object was first read, in bytes."""
         return self.read.size_bytes
 
     def open(self) -> InputContainer:
-        if self.read.requests > MAX_REQUESTS:  # fragments lie far apart, so further reading would cost more than a copy
+        if self.read.requests > MAX_REQUESTS:  # fragments are far apart, so more reads would cost more than a copy
             raise NeedsWholeError
         if self.member is None:
             return open_container(ObjectFile(self.read))
@@ -246,35 +257,35 @@ def open_medium(file: Probed) -> InputContainer:
     """Open a file or an object with libavformat.
 
     Raises:
-        MediaError: It cannot be opened, or must not be opened.
-        NeedsWholeError: An object must be copied to this machine first.
+        MediaError: The medium cannot be opened, or its format is not allowed.
+        NeedsWholeError: The object must be copied to this machine first.
     """
     try:
         return file.open()
     except av.error.ArgumentError as error:
         head = file.read(0, HEAD_BYTES)
         is_playlist = any(mark in head for mark in REFERRING)
-        message = "it refers to other files, as playlists do" if is_playlist else "its format is not supported"
+        message = "the file refers to other files, as playlists do" if is_playlist else "its format is not supported"
         raise MediaError("container", message, refused=True) from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise MediaError("not_media", f"not a video, or damaged at its start: {reason_of(error)}") from error
 
 
 def reason_of(error: Exception) -> str:
-    """Return the message of an error of libav or the system."""
+    """Return the message of an error of libav or the operating system."""
     return str(getattr(error, "strerror", None) or error)
 
 
 @contextmanager
 def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedFile]:
-    """Open a file for probing. Raises MediaError if it is missing, unreadable or empty.
+    """Open a file for probing. Raises MediaError if the file is missing, unreadable or empty.
 
     Args:
         path: The path of the file.
-        member: The part of the file to open. If None, the whole file.
+        member: The member of the file to probe. If None, the whole file is probed.
     """
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        # Without O_NONBLOCK, opening a FIFO would wait until another process writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         kind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
@@ -303,35 +314,40 @@ def check_unchanged(file: ProbedFile) -> None:
         raise MediaError("changing", "the file changed while it was probed")
 
 
-DECODERS = {"av1": "libdav1d"}  # the canonical name would open a decoder that needs hardware
-INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
+DECODERS = {"av1": "libdav1d"}  # by the name of the codec, FFmpeg would choose a decoder that needs hardware
+# Codecs whose packets must be marked as key frames. Otherwise, FFmpeg draws a PNG on top of the previous picture.
+INTRA_BY_FLAG = frozenset({"png"})
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
-# With slice threads, FFmpeg's decoder of Dirac and VC-2 outputs different pictures each time (Haar wavelets). Its
-# decoder of MPEG-1 and MPEG-2 then decodes slices with quantiser matrices that come after them in the packet.
+# Codecs that must be decoded by a single thread. With slice threads, FFmpeg's decoder of Dirac and VC-2 outputs
+# different pictures in each run (Haar wavelets). FFmpeg's decoder of MPEG-1 and MPEG-2 would apply quantiser matrices
+# to slices that precede the matrices in the packet.
 ONE_THREAD = frozenset({"dirac", "mpeg1video", "mpeg2video"})
-# FFmpeg's decoders of these codecs fill the damaged part of a slice from other pictures, which depend on where decoding
-# began, and do not mark the picture. With the option "explode", they report an error instead.
+# FFmpeg's decoders of these codecs replace the damaged part of a slice by pixels of other pictures, without marking the
+# picture as damaged. These pixels depend on the packet at which decoding began. With the option "explode", the decoders
+# report an error instead.
 SILENT = frozenset({"mpeg1video", "mpeg2video"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
-Coded = StreamFacts | MediumRecord  # the columns of `videos` that a decoder of a video stream needs
+Coded = StreamFacts | MediumRecord  # records with the columns of `videos` that configure a decoder
 
 
 class RunDecoder:
-    """A decoder of one run. The pts of a picture is the number of the packet that it was decoded from.
+    """A decoder of one run (a random access point and packets after it).
 
-    Each run gets a decoder of its own, because some state survives a flush, for instance the colour range.
+    The pts of each decoded picture is the number that the caller gave to its packet.
+
+    Each run needs a new decoder, because flushing does not reset all state of a decoder, for instance the colour range.
 
     Args:
-        coded: The stream.
-        where: Its file, for messages.
+        coded: The codec parameters of the stream.
+        where: The name of the file, for messages.
         threads: The number of threads that the decoder may use.
-        keep_damaged: Whether to keep pictures whose damaged slices the decoder has filled.
+        keep_damaged: Whether to keep pictures in which the decoder has concealed damaged slices.
 
     Raises:
-        DecodeError: FFmpeg lacks the decoder, or it rejects the recorded facts.
+        DecodeError: FFmpeg lacks the decoder, or the decoder rejects the recorded codec parameters.
     """
 
     def __init__(self, coded: Coded, *, where: str, threads: int = 1, keep_damaged: bool = False) -> None:
@@ -339,23 +355,30 @@ class RunDecoder:
         try:
             context = CodecContext.create(DECODERS.get(coded.codec, coded.codec), "r")
         except UnknownCodecError as error:
-            raise DecodeError(f"this version of FFmpeg has no decoder of {coded.codec}", where=where) from error
+            raise DecodeError(
+                f"this version of FFmpeg does not have a decoder for {coded.codec}", where=where
+            ) from error
         if not isinstance(context, VideoCodecContext):
             raise DecodeError(f"{coded.codec} is not a video codec", where=where)
         try:
             _set_parameters(context, coded)
-        except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
-            raise DecodeError("the decoder rejects the recorded facts", where=where, found=error) from error
+        except (ValueError, TypeError, OverflowError) as error:  # for instance an unknown pixel format
+            raise DecodeError("the decoder rejects the recorded codec parameters", where=where, found=error) from error
         context.thread_count = 1 if coded.codec in ONE_THREAD else threads
         if coded.codec in SILENT and not keep_damaged:
             context.options = {"err_detect": "explode"}
         self._context, self._by_flag = context, coded.codec in INTRA_BY_FLAG
 
     def decode(self, data: bytes | memoryview, number: int) -> list[av.VideoFrame]:
-        """Return the pictures that the decoder outputs after a packet. Raises av.error.FFmpegError."""
+        """Return the pictures that the decoder outputs after a packet. Raises av.error.FFmpegError.
+
+        Args:
+            data: The bytes of the packet.
+            number: The number of the packet, different from those of the run's other packets.
+        """
         packet = packet_with(data)
-        # Packets of a run have different numbers, and each picture keeps the number of its packet. (PyAV's copy_opaque
-        # does the same, but loses objects when several threads decode.)
+        # The decoder copies the pts of a packet to its picture. (PyAV's copy_opaque would serve the same purpose, but
+        # loses objects when several threads decode.)
         packet.pts = number
         packet.is_keyframe = self._by_flag
         return decode_packet(self._context, packet)
@@ -366,7 +389,7 @@ class RunDecoder:
 
 
 def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
-    """Set the codec parameters of a decoder as a demuxer would, because some decoders depend on them."""
+    """Set the codec parameters that a demuxer would set, because some decoders depend on them."""
     context.extradata = coded.extradata
     context.width, context.height = coded.width, coded.height
     if coded.codec_tag:
@@ -380,12 +403,12 @@ def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
     context.colorspace = coded.color_matrix
     if coded.field_order is not None:
         context.field_order = FIELD_ORDER_NUMBERS[coded.field_order]
-    # Without the depth, pictures vanish if the stream does not state its reordering.
+    # If the stream does not state its reorder depth, a decoder without this value drops pictures.
     context.reorder_depth = coded.reorder_depth
 
 
 def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
-    """Yield each plane as uint8 [rows, bytes], cropped to the visible part. A palette is one row of 1024 bytes."""
+    """Yield the visible part of each plane of a picture, uint8 [rows, bytes]. A palette is one row of 1024 bytes."""
     palette = picture.format.name == "pal8"
     for number, plane in enumerate(picture.planes):
         if palette and number == 1:
@@ -395,8 +418,8 @@ def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
 
 
 def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
-    """Return uint8 [height, line size]: a view of a plane's memory, including the padding at the end of its rows."""
-    # Only some numpy versions need the "type: ignore".
+    """Return a view of a plane's memory, uint8 [height, line size], including the padding at the end of each row."""
+    # The "type: ignore" is necessary only with some versions of numpy.
     pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload, unused-ignore]
     row = plane.line_size if height > 1 else len(pixels)
     return pixels[: row * height].reshape(height, row)
@@ -404,12 +427,12 @@ def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
 
 @functools.lru_cache(1024)
 def _row_bytes(pixel_format: str, width: int, plane: int) -> int:
-    """Return the number of visible bytes in a row of a plane, for all components stored in that plane.
+    """Return the number of bytes of the visible pixels in a row of a plane, with all components that the plane stores.
 
     Args:
-        pixel_format: FFmpeg's name of the format.
+        pixel_format: FFmpeg's name of the pixel format.
         width: The width of the plane, in pixels.
-        plane: The number of the plane.
+        plane: The index of the plane among the planes of the pixel format.
     """
     layout = av.VideoFormat(pixel_format)
     if layout.name == "pal8":
@@ -422,9 +445,10 @@ def _row_bytes(pixel_format: str, width: int, plane: int) -> int:
 
 
 def picture_print(picture: av.VideoFrame) -> int:
-    """Return a hash of 64 bits of a picture's format, size, stated colours and visible pixels.
+    """Return a 64-bit hash of a picture's pixel format, size, colour range, colour matrix and visible pixels.
 
-    Equal pictures have equal hashes in one process. (Python's own hash of bytes is six times as fast as md5.)
+    Equal pictures have equal hashes only within one process, because Python salts its hash of bytes. (Python's hash of
+    bytes is six times as fast as md5.)
     """
     planes = tuple(hash(plane.tobytes()) for plane in native_planes(picture))
     colours = int(picture.color_range), int(picture.colorspace)
@@ -432,7 +456,7 @@ def picture_print(picture: av.VideoFrame) -> int:
 
 
 def picture_md5(picture: av.VideoFrame) -> str:
-    """Return the md5, in hexadecimal, of the native planes followed by '{pixel format}{width}x{height}'."""
+    """Return the hexadecimal md5 of a picture's native planes followed by '{pixel format}{width}x{height}'."""
     digest = hashlib.md5(usedforsecurity=False)
     for plane in native_planes(picture):
         digest.update(plane.tobytes())

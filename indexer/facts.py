@@ -1,6 +1,7 @@
-"""Facts of a medium: the frozen records that probing returns. They become rows of an index.
+"""Frozen records with the metadata of a medium, which probing returns and which become rows of an index.
 
-Fields have the names of their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
+Each field has the name of its column in the index (docs/format.md), except that fields of audio lack the prefix
+`audio_`.
 """
 
 from dataclasses import dataclass, fields
@@ -14,7 +15,10 @@ from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, MediumRec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The size, time and fingerprint of a file, an object or a folder of images. They show whether it has changed."""
+    """The size, modification time and fingerprint of a file, an object or a folder of images.
+
+    A rerun compares these values to detect changes of the medium.
+    """
 
     size_bytes: int
     mtime_ns: int
@@ -23,7 +27,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """Facts about a video stream or the first image of a sequence, from its headers."""
+    """Codec parameters of a video stream, or of the first image of a sequence, as its headers state them."""
 
     codec: str
     pixel_format: str | None
@@ -46,7 +50,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """The length and rate of a stream, from a header. A field is None if its value is missing or impossible."""
+    """The length and frame rate of a stream, from a header. A field is None if the value is missing or impossible."""
 
     stated_frames: int | None
     stated_duration_seconds: float | None
@@ -55,7 +59,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingFacts:
-    """Facts about the coding of a stream, from its packets. Some fields are None unless every packet was read."""
+    """Coding properties of a stream, from its packets. Some fields are None unless every packet was read."""
 
     states: list[bytes]
     inband_parameter_sets: bool
@@ -70,7 +74,7 @@ class CodingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineFacts:
-    """The summary of a stream's timeline, and how it was determined.
+    """The summary of a stream's timeline, and the method by which the timeline was determined.
 
     `non_reference_share` and `open_gop_count` of the summary are None unless every packet was read.
     """
@@ -86,7 +90,7 @@ class TimelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofFacts:
-    """The result of decoding frames twice: from the random access points of clips, and from further back."""
+    """The result of a proof: of decoding frames from the random access points of clips, and again from further back."""
 
     proof: str
     proved_by: str
@@ -96,7 +100,10 @@ class ProofFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The reason why a medium is not usable. If `status` is None, it is usable, and `message` describes its damage."""
+    """The reason why a medium is not usable.
+
+    If `status` is None, the medium is usable, and `message` describes damage of the medium.
+    """
 
     status: str | None
     kind: str | None
@@ -105,7 +112,7 @@ class Problem:
 
 
 def problem_of(error: MediaError) -> Problem:
-    """Return the problem of a medium that is not usable, from the error that probing raised."""
+    """Convert an error that probing raised into the problem of a medium that is not usable."""
     status = REFUSED if error.refused else FAILED
     return Problem(status=status, kind=error.kind, message=error.what, traceback=error.traceback)
 
@@ -115,7 +122,8 @@ class AudioFacts:
     """The first audio stream of a file.
 
     Attributes:
-        problem: The reason why the audio is not available; then some other fields are None. None if it is available.
+        problem: The reason why the audio is not available. None if the audio is available. If there is a problem, some
+            other fields are None.
     """
 
     stream_index: int
@@ -137,18 +145,19 @@ class AudioFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediumFacts:
-    """A medium as it was probed. Unknown facts are None.
+    """The metadata of a medium, as probing found them. Fields whose values are unknown are None.
 
-    All facts of a usable medium are known, except `audio`, `proof` and `problem`.
+    If a medium is usable, only `audio`, `proof` and `problem` may be None among the fields that apply to it.
 
     Attributes:
-        kind: VIDEO or IMAGES.
-        stream_index: The number of the stream, or -1 without a stream.
+        kind: The kind of the medium, VIDEO or IMAGES.
+        stream_index: The number of the video stream in the file. -1 if there is no stream.
         is_best: Whether the stream is the best one of the file.
-        member: The name of the medium in a file of several media, else None.
-        member_offset: The position of a video inside the file. If None, the video is the file.
-        member_bytes: The size of a video inside the file.
-        sidecars: The user's columns for the medium, as JSON.
+        member: The name of the medium in a file with several media. None for other files.
+        member_offset: The offset of the video in a file with several media, in bytes. If None, the video is the whole
+            file, or has no byte range in the file.
+        member_bytes: The size of the video in a file with several media, in bytes. None for other files.
+        sidecars: The user's columns for the medium, as JSON. None if there are none.
     """
 
     kind: str
@@ -179,14 +188,15 @@ class MediumFacts:
 
 Row = dict[str, Any]
 
-# The facts that are columns of `videos` themselves. `proof` is a record with a column of the same name.
+# The fields of MediumFacts that are columns of `videos`. `proof` is excluded, because that field is a record, one of
+# whose fields is the column `proof`.
 SINGLE = tuple(one.name for one in fields(MediumFacts) if one.name in columns_of(MediumRecord) and one.name != "proof")
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
-    """Return the rows of `videos` and `frames` for a medium, without its id and uri.
+    """Return (row of `videos`, row of `frames`) of a medium, without the columns for id and uri.
 
-    The row of `videos` lacks the columns of missing records, which become null.
+    If a record of the medium is None, the row of `videos` lacks the columns of that record. They become null.
     """
     video = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
     for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):

@@ -42,48 +42,50 @@ def index(
     ray_address: str | None = None,
     progress: bool = True,
 ) -> IndexReport:
-    """Record the packets, timestamps and random access points of every video in Parquet, as `framedex index` does.
+    """Write the packets, timestamps and random access points of every video into Parquet, as `framedex index` does.
 
-    Another call brings the index up to date: it probes only files that are new or changed.
+    If the index exists, the call updates it, and probes only files that are new or changed.
 
     Args:
-        sources: A video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder, a glob,
-            "@list.txt", a listing (CSV, JSON, JSONL, Parquet), or several of these. They may be in object storage, or
-            on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot
-            dataset.
-        out: The index: a folder, or a uri of object storage.
-        root: The folder that recorded uris are relative to. Default: the root of the existing index, or the common
-            folder of the sources.
-        uri_column: The column of a listing that names the media. Default: `uri`, or the known columns of Kinetics,
-            Something-Something, WebVid and HowTo100M.
-        label_from_parent: Add a column `label`, the name of each file's folder.
-        depth: "packets" reads every packet. "tables" reads only sample tables (MP4, MOV, 3GP). "auto" reads tables if
-            they can be trusted, and packets otherwise.
-        streams: The video streams of a file that become media, "best" or "all".
-        images: The media that the images of a searched folder become: "sequences", "single" (one frame each) or
-            "ignore".
-        sidecars: The files beside the videos of a webdataset tar that become user columns: kinds out of "json", "txt",
-            "cls" and "__key__" (the key of the sample).
-        image_fps: Images per second, such as 25, 29.97 or "30000/1001", for images without times of their own.
-            Default: 1.
-        verify: Decode every frame, store its hash, and compare it with the frame as clips reach it.
-        prove: Number of random frames of each video to decode as clips reach them, and to compare with a decode from
-            further back.
-        retry: Probe failed media again even if nothing changed.
-        follow_symlinks: Also search linked folders.
-        workers: Number of processes that probe. Default: one per core. With 0, this process probes. Then neither time
-            nor memory is limited, and a crash of a decoder ends this process.
-        timeout_seconds: Time limit for each medium. None for no limit.
-        memory_bytes: Memory that each process may map. None for no limit.
-        engine: "local", or "ray" for a cluster.
-        ray_address: Address of the cluster. By default, Ray finds it.
-        progress: Show a progress bar on a terminal.
+        sources: The source or sources of the media. A source is a video, an image, a tar of videos or images, a Parquet
+            file with videos in a column, a folder, a glob, "@list.txt", or a listing (CSV, JSON, JSONL, Parquet).
+            Sources may be in object storage, or on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH").
+            "lerobot:FOLDER" stands for the LeRobot dataset in FOLDER.
+        out: The folder of the index, on this machine or as a uri of object storage.
+        root: The base folder of the recorded uris. If given, also the base folder of relative paths in lists. Default:
+            the root of the existing index, or the common folder of the sources.
+        uri_column: The column of a listing that contains the paths or uris of the media. Default: `uri`, or the known
+            columns of Kinetics, Something-Something, WebVid and HowTo100M.
+        label_from_parent: Whether to add a column `label` with the name of each file's folder.
+        depth: How much of each file is read. "packets" reads every packet. "tables" reads only sample tables and random
+            access points (MP4, MOV, 3GP). "auto" reads only tables if they can be trusted, and packets otherwise.
+        streams: Which video streams of a file become media: only the best one ("best"), or all ("all").
+        images: How the images of a searched folder become media: together as a sequence ("sequences"), each image as a
+            medium with one frame ("single"), or not at all ("ignore").
+        sidecars: The kinds of sidecar files in a webdataset tar that become user columns, from "json", "txt", "cls" and
+            "__key__" (the key of the sample).
+        image_fps: The number of images per second, such as 25, 29.97 or "30000/1001", for images whose times are
+            neither in a listing nor in a file. Default: 1.
+        verify: Whether to decode every frame twice, in a full decode and from the random access point that a clip would
+            use, to compare the results, and to store the hash of each frame.
+        prove: The number of random frames of each video to decode twice, from the random access point that a clip would
+            use and from an earlier one, and to compare.
+        retry: Whether to probe failed media again even if nothing changed.
+        follow_symlinks: Whether to search folders that are symbolic links, and to follow links that lead out of
+            the searched folders.
+        workers: The number of processes that probe media. Default: one per core. With 0, this process probes the media
+            itself. In this case, time and memory are not limited, and a crash of a decoder ends this process.
+        timeout_seconds: The time limit for each medium, in seconds. If None, time is not limited.
+        memory_bytes: The memory that each process may map, in bytes. If None, memory is not limited.
+        engine: The engine that runs the processes: "local" on this machine, or "ray" on a cluster.
+        ray_address: The address of the Ray cluster. By default, Ray looks for a cluster.
+        progress: Whether to show a progress bar on a terminal.
 
     Returns:
-        The report of the run. Failed media are rows of the index, and are listed in `problems`.
+        The report of the run. Media that failed also have rows in the index, and entries in the report's `problems`.
 
     Raises:
-        FramedexError: An argument is wrong, a source is missing, or `out` is something else than an index.
+        FramedexError: An argument is wrong, a source is missing, or `out` is not an index.
     """
     check_choices(depth=(depth, get_args(Depth)), streams=(streams, get_args(Streams)))
     check_choices(images=(images, get_args(Images)))

@@ -1,9 +1,10 @@
-"""The packets that a decoder needs for wanted pictures: runs from random access points, without unneeded packets.
+"""Find the packets that a decoder needs to decode wanted pictures.
 
-Clips are planned with it (`sharder.planning`), and indexing proves with it that such runs give the pictures of a full
-decode (`indexer.proofs`). Pure functions over numpy columns.
+The packets form runs: each run begins at a random access point and omits packets that the wanted pictures do not need.
+If the reference slots that each packet uses and refreshes are known, they determine the packets that a picture needs.
 
-The reference slots that packets use and refresh show which packets a frame needs.
+`sharder.planning` uses this module to plan clips. `indexer.proofs` uses it to prove that such runs decode to the same
+pictures as a full decode. All functions are pure functions over numpy columns.
 """
 
 import itertools
@@ -18,27 +19,28 @@ SLOT_COUNT = timeline.REFRESHED_SHIFT - timeline.USED_SHIFT
 
 
 def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: the packets that a decoder needs for the targets.
+    """Return bool [packets]: whether a decoder needs each packet of a run to decode the targets.
 
-    These are the targets, random access points, packets whose parameter sets differ from those in force, and every
-    packet that one of these refers to, directly or not.
+    A decoder needs the targets, random access points, packets that change the active parameter sets, and every packet
+    that one of these packets refers to, directly or indirectly.
 
-    A packet whose references are unknown may need every packet before it. It may also refresh every slot, unless it is
-    a leading picture: only leading pictures refer to leading pictures.
+    If the references of a packet are unknown, it is assumed to need every packet before it. It is also assumed to
+    refresh every slot, except if it is a leading picture, because only leading pictures refer to leading pictures.
 
     Args:
-        flags: int32 [packets] of a run in decode order, from a random access point on, with the bits of `frames.slots`.
-        targets: bool [packets], the packets that are wanted.
+        flags: int32 [packets], the bits of `frames.flags` and `frames.slots` of each packet of the run, in decode
+            order. The first packet is a random access point.
+        targets: bool [packets], whether each packet is wanted.
     """
     if not (flags & timeline.REFERENCES_KNOWN).any():
         return np.ones(len(flags), np.bool_)
     known = ((flags & timeline.REFERENCES_KNOWN) != 0).tolist()
-    used = (flags >> timeline.USED_SHIFT).tolist()  # only the low bits of both count
+    # Only the lowest SLOT_COUNT bits of `used` and `refreshed` are read.
+    used = (flags >> timeline.USED_SHIFT).tolist()
     refreshed = (flags >> timeline.REFRESHED_SHIFT).tolist()
     opaque = ((flags & (timeline.REFERENCES_KNOWN | timeline.LEADING)) == 0).tolist()
-    holds: list[int] = [
-        0
-    ] * SLOT_COUNT  # the packet of the frame in each slot; in the beginning, the first packet of the run
+    # The number of the packet whose frame is in each slot. Initially, every slot holds the run's first packet.
+    holds: list[int] = [0] * SLOT_COUNT
     refers_to: list[list[int]] = []
     for packet in range(len(flags)):
         refers_to.append([holds[slot] for slot in range(SLOT_COUNT) if used[packet] >> slot & 1])
@@ -60,20 +62,22 @@ Numbers = NDArray[np.int64]
 
 
 def drops_leading(codec: str) -> bool:
-    """Return whether a run may leave out the leading pictures of an open random access point at which it begins.
+    """Return whether a run that begins at an open random access point may omit the leading pictures after it.
 
-    This is correct for HEVC, whose reference picture sets are explicit (ITU-T H.265 8.3.2). In H.264 they count for
-    frame_num and stay.
+    Omitting them is correct in HEVC, because its reference picture sets are explicit (ITU-T H.265 8.3.2). H.264 counts
+    leading pictures in frame_num, so that they must stay.
     """
     return codec == "hevc"
 
 
 class Reach:
-    """How the pictures of one medium are reached.
+    """The random access points and packets from which the pictures of one medium are decoded.
+
+    In all methods, targets are numbers of packets, in decode order.
 
     Args:
         flags: int32 [packets], the bits of `frames.flags` and `frames.slots` (`timeline.packet_flags`).
-        drop_leading: The result of `drops_leading`.
+        drop_leading: The result of `drops_leading` for the codec of the medium.
     """
 
     def __init__(self, flags: timeline.Flags, *, drop_leading: bool) -> None:
@@ -82,30 +86,31 @@ class Reach:
         self.continues: NDArray[np.bool_] = (flags & timeline.CONTINUES) != 0
 
     def is_reachable(self, targets: Numbers) -> NDArray[np.bool_]:
-        """Return bool [targets]: pictures for which `begins` returns a random access point and raises no error."""
+        """Return bool [targets]: whether each target can be decoded, so that `begins` does not raise an error."""
         number, leading = self._own_starts(targets)
         return (number >= 0) & ~self._is_across(number, leading)
 
     def begins(self, targets: Numbers) -> Numbers:
-        """Return int64 [targets]: the random access point from which each target is decoded.
+        """Return int64 [targets]: the random access point at which decoding of each target begins.
 
-        A leading picture is decoded from the random access point before its own.
+        For a leading picture, this is the second-last random access point before the picture in decode order, because
+        the picture needs the previous GOP.
 
         Raises:
-            DamageError: No random access point precedes a target.
-            PolicyError: A target needs pictures from before a change of the decoder's configuration.
+            DamageError: A target precedes the first random access point.
+            PolicyError: A target needs pictures that precede a change of the decoder's configuration.
         """
         number, leading = self._own_starts(targets)
         if (number < 0).any():
             raise DamageError(
-                "a wanted frame comes before the first packet where decoding may start",
+                "a wanted frame precedes the first packet at which decoding may begin",
                 found=f"packet {int(targets[0])}",
                 remedy="choose other frames",
             )
         across = self._is_across(number, leading)
         if across.any():
             raise PolicyError(
-                "a wanted frame needs pictures from before a change of the decoder's configuration",
+                "a wanted frame needs pictures that precede a change of the decoder's configuration",
                 found=f"packet {int(targets[np.argmax(across)])}",
                 remedy="choose other frames",
             )
@@ -113,22 +118,33 @@ class Reach:
         return begins
 
     def _own_starts(self, targets: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return (number of the random access point that each target follows or is, whether it is leading)."""
+        """Return two columns for the targets.
+
+        Returns:
+            (int64 [targets], the index in `starts` of the last random access point at or before each target, -1 if
+            there is none; bool [targets], whether each target is a leading picture).
+        """
         return np.searchsorted(self.starts, targets, side="right") - 1, (self._flags[targets] & timeline.LEADING) != 0
 
     def _is_across(self, number: Numbers, leading: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return bool [targets]: leading pictures of a random access point over which no decoder session may run."""
+        """Return bool [targets]: whether decoding would continue across a forced reset of the decoder.
+
+        This concerns leading pictures of a random access point with the flag RESET. A run must not cross such a point.
+        """
         across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & timeline.RESET) != 0)
         return across
 
     def runs(self, targets: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (first, last) packets of each run: the stretches from random access points to last targets, joined.
+        """Return (first, last), each int64 [runs]: the first and the last packet of each run that decodes the targets.
+
+        A run extends from a random access point to the last target that is decoded from it. Overlapping and adjacent
+        runs are joined, unless the decoder must be reset between them.
 
         Args:
             targets: int64 [targets], ascending.
 
         Raises:
-            DamageError, PolicyError: As `begins` raises them.
+            DamageError, PolicyError: `begins` raises the error.
         """
         begin = self.begins(targets)
         order = np.lexsort((targets, begin))
@@ -142,23 +158,32 @@ class Reach:
         return begin[new], end[last]
 
     def picture_end(self, packets: Numbers) -> Numbers:
-        """Return the last packet of the picture that each packet begins."""
+        """Return int64 [packets]: the last packet of the picture whose first packet is given.
+
+        This is the next packet if it contains the second field of the picture, and otherwise the packet itself.
+        """
         continued: NDArray[np.bool_] = np.append(self.continues[1:], False)[packets]
         return packets + continued.astype(np.int64)
 
     def within(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (packets, run of each) of all packets of some runs, ascending."""
+        """Return (packets, the index of the run of each packet), each int64 [packets], for all packets of some runs.
+
+        The packets are in the order of the runs, and ascend in each run.
+        """
         lengths = last - first + 1
         run = np.repeat(np.arange(len(first)), lengths)
         return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + first[run], run
 
     def needed(self, targets: Numbers, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (packets, run of each), ascending: the packets that have to be decoded for the targets.
+        """Return the packets that have to be decoded for the targets, and the index of the run of each packet.
 
         Args:
             targets: int64 [targets], ascending.
             first: int64 [runs], the first packet of each run. Runs do not overlap.
-            last: int64 [runs].
+            last: int64 [runs], the last packet of each run.
+
+        Returns:
+            (packets, runs), each int64 [packets], ascending.
         """
         packets, run = self.within(first, last)
         flags = self._flags[packets]

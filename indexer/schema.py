@@ -1,6 +1,6 @@
-"""CONTRACT: the tables of an index. docs/format.md is generated from the schemas below.
+"""CONTRACT: the schemas of the tables of an index, the names of its files, and the content of its header.
 
-Also the names of an index's files, and the content of its header.
+docs/format.md is generated from the schemas.
 """
 
 from typing import Any
@@ -14,22 +14,27 @@ from framedex.records.medium import AUDIO, AudioPacketRecord, MediumRecord, Pack
 from framedex.storage.places import Place
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.8"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.8"  # readers accept all minor versions of the same major version
 
-# The error kind of files without a video stream. Such a file is refused if a search found it, and else fails.
+# The error kind of files without a video stream. Such a file is refused if it was found by a search of a folder or
+# pattern. If the user named the file, it fails.
 NO_VIDEO = "no_video"
-# The error kind of videos that an earlier version indexed without the proof that their codec now needs (`SCANNED`).
+# The error kind of videos that an earlier version of framedex indexed without a proof, although the current version
+# requires a proof for their codec: all codecs outside of `SCANNED`.
 UNPROVEN = "unproven"
-PROVES = (3, 8)  # from this version of the format on, such videos have a proof, and the number of frames it counted
-# Codecs that cannot be written into tiny files: Matroska does not record the memory layout of raw samples, and
-# libavformat writes RealVideo only into RealMedia.
+# The first version of the format in which videos of codecs outside of `SCANNED` have a proof, and in which their number
+# of frames is counted by the proof.
+PROVES = (3, 8)
+# Codecs that cannot be written into tiny files. Matroska does not record the memory layout of raw samples, and
+# libavformat writes RealVideo only into RealMedia files.
 IN_NO_FILE = frozenset({"rawvideo", "rv10", "rv20", "rv30", "rv40"})
-# Codecs whose packets FFmpeg decodes from their own bytes alone, even if they are cut off or damaged.
+# Codecs of which FFmpeg decodes every packet independently of other packets, even if the packet is truncated or
+# damaged.
 INTRA = frozenset({
     "asv1", "asv2", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
 })  # fmt: skip
-# Codecs whose packets are parsed. Videos of all others are decoded completely, and decoding is tried from their random
-# access points (`proof`).
+# Codecs whose random access points are known without decoding, because framedex parses their packets or because they
+# are in `INTRA`. A video of another codec is decoded completely, and again from its random access points (`proof`).
 SCANNED = INTRA | {"h264", "hevc", "av1", "vp9", "vp8"}
 
 
@@ -47,7 +52,7 @@ FRAMES = pa.schema(
 
 FILE_ROW = "file_row"
 
-# The listing has these columns, and after them the user's columns with their own types.
+# The first columns of the listing. The user's columns follow, with the types that they have in the user's listing.
 LISTING = pa.schema(
     [
         required("media_id", pa.string(), "As in `videos`."),
@@ -62,10 +67,11 @@ LISTING = pa.schema(
     ]
 )
 
-# Names of user columns that framedex interprets.
-FRAME_TABLE = "frame_table"  # a Parquet file with a row for each frame of the row's stretch, relative to the root
-FRAME_ROW = "frame_row"  # the row of the stretch's first frame
-LISTING_PROBLEM = "listing_problem"  # why policies make no clips of the row; empty if they do
+# Names of user columns that framedex interprets. A stretch is the part of a medium to which a row of the listing
+# applies.
+FRAME_TABLE = "frame_table"  # path, relative to the root, of a Parquet file with one row per frame of the stretch
+FRAME_ROW = "frame_row"  # number of the row of `frame_table` for the first frame of the stretch
+LISTING_PROBLEM = "listing_problem"  # reason why policies do not make clips of the row; empty if they make clips
 
 HEADER_KEYS = {
     "root": Key(kind=str),
@@ -80,7 +86,7 @@ FRAMES_PER_ROW_GROUP = 100_000
 HEADER = "index.json"
 LISTING_NAME = "listing.parquet"
 VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
-REMEDY = "the index is damaged: index again into a new folder, or fetch it again from where it came"
+REMEDY = "the index is damaged: write a new index into a new folder, or copy the index again from its origin"
 
 
 def read_header(path: Place) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Compute timelines from packets: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
+"""Compute timelines from packets: presentation order, flags, gaps between frames, and GOPs.
+
+All functions are pure functions over numpy columns.
+"""
 
 from dataclasses import dataclass
 
@@ -8,49 +11,60 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream import base as picture_facts
 from framedex.records.clip import NO_PTS
 
-# The bits of frames.flags; schema.py documents them.
+# The bits of frames.flags. docs/format.md documents them.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
-NOT_REPRODUCIBLE = 4096  # is set only together with DAMAGED
+NOT_REPRODUCIBLE = 4096  # a packet with this bit also has the bit DAMAGED
 START = CLOSED | OPEN
-FLAGS = 8191  # all bits of frames.flags; in memory, the bits of frames.slots follow them
-USED_SHIFT = 13  # number of the first bit of frames.slots
+FLAGS = 8191  # mask of all bits of frames.flags; in memory, the higher bits of the same integer hold frames.slots
+USED_SHIFT = 13  # position of the lowest bit of frames.slots in that integer
 REFRESHED_SHIFT = USED_SHIFT + picture_facts.REFERENCE_SLOTS
 REFERENCES_KNOWN = picture_facts.SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
-# Sources of a medium's timestamps; schema.py documents the words.
+# The values of `videos.pts_source`: the origin of a medium's timestamps. docs/format.md documents them.
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
-LISTED = "listed"  # of images: a rate or a file of times states the timestamps
+LISTED = "listed"  # for images whose timestamps are given by a rate, a listing or a timestamps file
 
-MAX_REORDERED = 64  # more than twice the largest picture buffer; limits the time for absurd streams
-VFR_TOLERANCE = 0.01  # a share of the median gap; containers round timestamps to their time base
-MIN_BETWEEN_JOINTS = 8  # mean number of frames between steps back in timestamps of joined recordings
+# Maximum distance in decode order, in pictures, at which reordering is looked for. The value is more than twice the
+# size of the largest picture buffer, and limits the computing time for malicious streams.
+MAX_REORDERED = 64
+# Maximum deviation of a constant frame rate's gaps from the median gap, as a fraction of the median gap. Gaps deviate
+# because containers round timestamps to their time base.
+VFR_TOLERANCE = 0.01
+# Minimum mean number of frames per backward jump of the timestamps. If jumps are more frequent, the medium is not
+# regarded as several recordings that were joined.
+MIN_BETWEEN_JOINTS = 8
 
 Pts = NDArray[np.int64]
 Flags = NDArray[np.int32]
 
 
 def shown_packets(flags: Flags) -> NDArray[np.int64]:
-    """Return int64 [frames]: the packets that present a frame, in decode order."""
+    """Return int64 [frames]: the numbers of the packets that present a frame, in decode order."""
     return np.flatnonzero((flags & UNSHOWN) == 0)
 
 
 def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
-    """Return int64 [frames]: the packet (decode number) of each presented frame, in presentation order.
+    """Return int64 [frames]: the packet (number in decode order) of each presented frame, in presentation order.
 
-    Hidden packets, skipped packets and second fields present nothing.
+    Hidden packets, skipped packets and packets with second fields do not present a frame.
 
     Args:
-        pts: int64 [packets].
-        flags: int32 [packets].
+        pts: int64 [packets], the timestamps, in decode order.
+        flags: int32 [packets], the bits of `frames.flags`, in decode order.
     """
     shown = shown_packets(flags)
     return shown[np.argsort(pts[shown], kind="stable")]
 
 
 def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
-    """Return int64 [frames], in decode order: the place of each frame in `order`. This inverts a sort."""
+    """Return int64 [frames], in decode order: the index of each frame in presentation order.
+
+    Args:
+        order: int64 [frames], the packet of each frame in presentation order.
+        packets: The number of packets.
+    """
     place = np.full(packets, -1, np.int64)
     place[order] = np.arange(len(order))
     return place if len(order) == packets else place[place >= 0]
@@ -62,14 +76,17 @@ def packet_flags(
     resets: NDArray[np.bool_] | None = None,
     differs: NDArray[np.bool_] | None = None,
 ) -> Flags:
-    """Return int32 [packets]: the columns `frames.flags` and, in the bits from `USED_SHIFT` on, `frames.slots`.
+    """Return int32 [packets]: the columns `frames.flags` and `frames.slots`, combined into one integer per packet.
+
+    The bits of `frames.slots` begin at `USED_SHIFT`.
 
     Args:
-        pictures: facts of the packets from the bitstream.
-        hidden: bool [packets], packets that an edit list cuts away.
-        resets: bool [packets], random access points over which no decoder session may run, in addition to
-            `pictures.forgets`. If None, there are no additional ones.
-        differs: bool [packets], pictures of runs that differ from those of a full decode. If None, there are none.
+        pictures: The properties of the packets in the bitstream.
+        hidden: bool [packets], whether an edit list excludes each packet from presentation.
+        resets: bool [packets], whether each packet is a random access point at which the decoder must be reset, in
+            addition to `pictures.forgets`. If None, no resets are added.
+        differs: bool [packets], whether the picture that a run decodes from each packet differs from the picture of a
+            full decode. If None, no picture differs.
     """
     flags = np.where(
         pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
@@ -94,26 +111,30 @@ def packet_flags(
 
 
 def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
+    """Return bool [packets]: whether damage of any packet affects each packet.
 
-    These are all packets of a GOP with a damaged packet, and the leading pictures of the random access point after it.
+    A damaged packet affects all packets of its GOP, and the leading pictures of the next GOP.
+
+    Args:
+        pictures: The properties of the packets in the bitstream.
+        damaged: bool [packets], whether each packet itself is damaged.
     """
     n = len(pictures.start)
     if not damaged.any():
         return np.zeros(n, np.bool_)
     segment = picture_facts.segments(pictures.start)
-    broken = segment[damaged]  # ascending, -1 before the first start
+    broken = segment[damaged]  # ascending; -1 for packets before the first random access point
     broken = broken[np.diff(broken, prepend=-2) > 0]
     begins = np.flatnonzero(pictures.start != picture_facts.NO_START)
     after = np.searchsorted(begins, broken, side="right")
-    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element is for segment -1
+    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element stands for segment -1
     is_broken[broken] = True
     follows[begins[after[after < len(begins)]]] = True
     return is_broken[segment] | (follows[segment] & pictures.leading)
 
 
 def output_order(flags: Flags, pictures: picture_facts.Pictures) -> NDArray[np.int64]:
-    """Return int64 [frames]: the packets of presented frames in output order, from the bitstream alone."""
+    """Return int64 [frames]: the packets of presented frames in the output order that the bitstream determines."""
     shown = shown_packets(flags)
     return shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
 
@@ -121,32 +142,37 @@ def output_order(flags: Flags, pictures: picture_facts.Pictures) -> NDArray[np.i
 def settle_timestamps(
     pts: Pts, dts: Pts, duration: Pts, flags: Flags, pictures: picture_facts.Pictures, *, stated: bool
 ) -> tuple[Pts, str]:
-    """Return (pts int64 [packets], where they come from): timestamps that order frames as a decoder outputs them.
+    """Compute timestamps that put frames into the order in which a decoder outputs them.
 
-    If the container states no timestamps (AVI, elementary streams), the order of the bitstream decides.
+    If the container does not state timestamps (AVI, elementary streams), they follow the output order that the
+    bitstream determines.
 
     Args:
-        pts: int64 [packets], `NO_PTS` where missing.
-        dts: int64 [packets], `NO_PTS` where missing.
-        duration: int64 [packets], 0 where missing.
-        flags: int32 [packets].
-        pictures: facts of the packets from the bitstream.
-        stated: whether the container states timestamps. If so, a timestamp that contradicts the bitstream is an error:
-            frame 7 by timestamps would be another picture than frame 7 by the bitstream.
+        pts: int64 [packets], the presentation timestamps in the container, `NO_PTS` where missing.
+        dts: int64 [packets], the decoding timestamps in the container, `NO_PTS` where missing.
+        duration: int64 [packets], the durations of the packets, 0 where missing.
+        flags: int32 [packets], the bits of `frames.flags`.
+        pictures: The properties of the packets in the bitstream.
+        stated: Whether the container states timestamps. If so, timestamps that contradict the bitstream are an error,
+            because frame 7 by timestamps would not be the same picture as frame 7 by the bitstream.
+
+    Returns:
+        (int64 [packets], the timestamps; their origin, a value of `videos.pts_source`).
 
     Raises:
-        BitstreamError: stated timestamps contradict the bitstream, or frames that share a timestamp are output in
-            another order than decoded.
+        BitstreamError: The stated timestamps contradict the bitstream, or frames with the same timestamp are not
+            output in decode order.
     """
     order = output_order(flags, pictures)
-    # The true order is unknown in GOPs with a damaged bitstream. There, the container's order is accepted.
+    # In GOPs with a damaged bitstream, the output order is unknown, so the order of the container's timestamps is
+    # accepted there.
     sound = order[(flags[order] & DAMAGED) == 0]
     known = pts[sound] != NO_PTS
     if known.all() and not (pts[order] == NO_PTS).any():
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
-    # Remuxers that do not know presentation times write the decoding times in their place.
+    # Remuxers that do not know presentation timestamps write decoding timestamps in their place.
     stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
@@ -168,13 +194,21 @@ def settle_timestamps(
         settled[order], source = np.arange(len(order), dtype=np.int64) * step, COUNTED
     if not np.array_equal(presentation_order(settled, flags), order):
         raise picture_facts.BitstreamError(
-            "output_order", "frames that share a timestamp are output in another order than decoded"
+            "output_order", "frames with the same timestamp are not output in decode order"
         )
     return settled, source
 
 
 def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
-    """Return the median distance of frames, at least 1. Without known times it is from packet durations, else 1."""
+    """Return the median difference of successive timestamps, at least 1.
+
+    If it cannot be computed, return the median of the packet durations. If these are also missing, return 1.
+
+    Args:
+        times: int64 [frames], the timestamps in output order.
+        known: bool [frames], whether each timestamp is known.
+        duration: int64 [packets], the durations of the packets, 0 where missing.
+    """
     gaps = np.diff(times[known]) / np.diff(np.flatnonzero(known))
     for candidates in (gaps[gaps > 0], duration[duration > 0]):
         if len(candidates):
@@ -183,7 +217,7 @@ def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
 
 
 def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Shift the timestamps after each step back, so that they continue `step` after the frame before the step."""
+    """Make timestamps ascend: after each backward jump, shift them to continue `step` after the preceding frame."""
     joined = times.copy()
     values = times[known]
     jumps = np.minimum(np.diff(values, prepend=values[:1]), 0)
@@ -192,7 +226,7 @@ def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 
 
 def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Interpolate missing timestamps between their neighbours. Extrapolate by `step` at both ends."""
+    """Interpolate missing timestamps between known ones. At both ends, extrapolate in steps of `step`."""
     at = np.flatnonzero(known)
     place = np.arange(len(times))
     filled = np.rint(np.interp(place, at, times[at])).astype(np.int64)
@@ -203,9 +237,9 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 
 
 def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Pictures) -> bool:
-    """Return whether timestamps order the pictures that are output otherwise than the bitstream does.
+    """Return whether the order by timestamps differs from the output order, with hidden pictures included.
 
-    Shown pictures are in order (`settle_timestamps`), but hidden pictures may have any timestamps.
+    Shown pictures have the same order in both (`settle_timestamps`), but hidden pictures may have arbitrary timestamps.
     """
     if not (flags & HIDDEN).any():
         return False
@@ -215,12 +249,13 @@ def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Picture
 
 
 def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_depth: int) -> None:
-    """Check that a decoder does not have to hold back more frames than `reorder_depth`.
+    """Check that a decoder does not have to delay its output by more frames than `reorder_depth`.
 
-    FFmpeg's H.264 and HEVC decoders would increase their delay during decoding, and drop or swap a picture each time.
+    Otherwise, FFmpeg's H.264 and HEVC decoders would increase their delay during decoding. Each time, they would drop
+    or swap a picture.
 
     Raises:
-        BitstreamError: pictures are reordered further than that.
+        BitstreamError: Output in the right order needs a longer delay.
     """
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     rank = np.empty(len(output), np.int64)
@@ -229,22 +264,24 @@ def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_
 
 
 def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
-    """Raise BitstreamError if pictures are reordered further than `reorder_depth` (see `reorder_depth_needed`)."""
+    """Raise BitstreamError if `reorder_depth_needed(rank)` is greater than `reorder_depth`."""
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise picture_facts.BitstreamError(
-            "output_order", f"pictures are reordered over {needed} places, the stream states {reorder_depth}"
+            "output_order", f"pictures are reordered by up to {needed} places, but the stream states {reorder_depth}"
         )
 
 
 def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
-    """Return the largest number of pictures that are decoded before some picture and shown after it.
+    """Return the reorder depth: the maximum, over all pictures, of the number of reordered earlier pictures.
+
+    For a picture, these are the pictures that are decoded before it and output after it.
 
     Args:
-        rank: int64 [pictures], a permutation: the place in output order of each picture in decode order.
+        rank: int64 [pictures], a permutation. It has the index in output order of each picture, in decode order.
     """
     place = np.arange(len(rank))
-    reach = int(np.abs(rank - place).max(initial=0))  # pictures that are more than twice as far apart are in order
+    reach = int(np.abs(rank - place).max(initial=0))  # two pictures with a distance above 2 * reach are in order
     held = np.zeros(len(rank), np.int64)
     for lag in range(1, min(2 * reach, MAX_REORDERED) + 1):
         held[lag:] += rank[:-lag] > rank[lag:]
@@ -252,12 +289,13 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
 
 
 def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [frames]: the number of packets from each frame's random access point to its own packet, inclusive.
+    """Return int64 [frames]: the number of packets from each frame's random access point to the frame's packet.
+
+    Both packets are counted. For frames before the first random access point, the count begins at packet 0.
 
     Args:
-        order: as `presentation_order` returns it.
-        starts: int64 [starts], the packets of the random access points. Frames before the first one count from packet
-            0.
+        order: int64 [frames], the packet of each frame in presentation order (`presentation_order`).
+        starts: int64 [starts], the packets of the random access points.
     """
     begins = np.concatenate([[0], starts])
     counts: NDArray[np.int64] = order - begins[np.searchsorted(starts, order, side="right")] + 1
@@ -266,7 +304,10 @@ def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A summary of a timeline, in the columns of `videos`. The unit of gaps is seconds, that of GOPs is packets."""
+    """A summary of a timeline. The fields are columns of `videos` (docs/format.md).
+
+    The lengths of GOPs (`min_gop`, `mean_gop`, `max_gop`) are numbers of packets.
+    """
 
     frame_count: int
     keyframe_count: int
@@ -286,14 +327,14 @@ class Summary:
 
 
 def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: float) -> Summary:
-    """Return the summary of a non-empty timeline.
+    """Summarise a timeline with at least one frame.
 
     Args:
-        pts: int64 [packets].
-        flags: int32 [packets].
-        last_duration: duration of the frame shown last, in time base units. If it is 0, it is unknown, and the median
-            gap is used.
-        time_base_seconds: one time base unit, in seconds.
+        pts: int64 [packets], the timestamps, in decode order.
+        flags: int32 [packets], the bits of `frames.flags`.
+        last_duration: The duration of the last frame in presentation order, in time base units. If 0, the duration is
+            unknown, and the median gap is used in its place.
+        time_base_seconds: The duration of one time base unit, in seconds.
     """
     order = presentation_order(pts, flags)
     times = pts[order]

@@ -1,6 +1,7 @@
-"""Build or refresh an index: plan the work, run it on an engine, write parts.
+"""Build or update an index: plan the work, probe media on an engine, and write parts.
 
-Tars and Parquet files are read first. Each is replaced by an item for each of its videos, and one for all its images.
+Before their media are probed, the contents of tars and Parquet files are listed. The item for such a file is then
+replaced by one item for each of its videos, and one item for all its images.
 """
 
 import contextlib
@@ -30,19 +31,22 @@ from framedex.indexer.sources.sequences import group_names
 from framedex.records.medium import FAILED, GONE, IMAGES, VIDEO
 from framedex.storage.places import Place, parquet_file
 
-HOLDERS_TOGETHER = 64  # tars and Parquet files whose members are in memory at a time
-READ_TOGETHER = 4  # files that a task of a cluster reads; fewer than it probes, because a file may have many members
+HOLDERS_TOGETHER = 64  # maximum number of tars and Parquet files whose lists of members are in memory at a time
+# Number of tars and Parquet files that one task on a cluster reads. It is smaller than FILES_TOGETHER, because such a
+# file may have many members.
+READ_TOGETHER = 4
 
 ContentsOrFacts = Opened | MediumFacts | StorageError
 
 
 def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[Item]]:
-    """Yield the items in order, in batches. Each tar or Parquet file is replaced by items for its media.
+    """Yield batches of the items, in order. The item of a tar or Parquet file is replaced by items for its media.
 
     Raises:
         StorageError: The store denies access.
     """
-    # A batch ends with its 64th tar or Parquet file. So items behind the same number of such files are in one batch.
+    # A batch ends with its 64th tar or Parquet file. `before` has the number of such files that precede each item. This
+    # number determines the batch of the item.
     before = itertools.accumulate((is_holder(item) for item in items), initial=0)
     numbered = zip(before, items, strict=False)
     for _, some in itertools.groupby(numbered, key=lambda entry: entry[0] // HOLDERS_TOGETHER):
@@ -63,13 +67,17 @@ def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[
 
 
 def is_holder(item: Item) -> bool:
-    """Return whether an item is a tar or a Parquet file."""
+    """Return whether an item is a tar or a Parquet file whose contents have not been listed."""
     return item.task is not None and item.task.holds is not None
 
 
 def read_contents(item: Item) -> ContentsOrFacts:
-    """Return the contents of a file, or its facts with the reason why it is not readable. A worker calls this."""
-    assert item.task is not None  # the engine does not call this for other items
+    """Return the contents of a tar or a Parquet file. This function runs in a worker process.
+
+    If the file is not readable, return a record of the file with the reason. If the store denies access, return the
+    error.
+    """
+    assert item.task is not None  # the engine calls this function only for items with a task
     try:
         return open_holder(item.task)
     except StorageError as error:
@@ -84,13 +92,13 @@ def read_contents(item: Item) -> ContentsOrFacts:
 def _holder_facts(
     task: ProbeTask, error: MediaError, identity: Identity | None, kind: str | None = None
 ) -> MediumFacts:
-    """Return the facts of a tar or a Parquet file that is not usable, or only in part."""
+    """Return the record of a tar or a Parquet file that is completely or partly unusable."""
     kind = kind or (IMAGES if task.holds == "tar" else VIDEO)
     return MediumFacts(kind=kind, container=task.holds, identity=identity, problem=problem_of(error))
 
 
 def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
-    """Return the items that replace a file with several media. Other items stay.
+    """Return the items that replace the item of a tar or a Parquet file. Return other items unchanged.
 
     Raises:
         StorageError: The store denies access.
@@ -104,7 +112,7 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
     if not isinstance(file, Opened):
         return [replace(item, found=file or _holder_facts(task, _error_of(outcome), None))]
     contents = file.contents
-    inside: list[Item] = []  # images, videos, and the problem of the file itself
+    inside: list[Item] = []  # items for the images, for each video, and for a problem of the file itself
     names: set[str | None] = set()
     if contents.images and task.images is not None:
         if task.images.ignored:
@@ -118,10 +126,10 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
     of_videos = replace(of_videos, facts=file.facts, expected=file.identity.fingerprint)
     for member in contents.videos:
         if member.name in names:
-            message = "the file has a sequence of images of the same name; rename one of them"
+            message = "the file also has a sequence of images with this name; rename the video or the sequence"
             member = replace(member, error=MediaError("tar", message, refused=True))
         inside.append(replace(item, identity=(uri, member.name), task=replace(of_videos, member=member)))
-    # If the file has only images, each of their sequences has a remark about the damage.
+    # If the file has only images, probing adds a remark about the damage to each sequence instead.
     if contents.damage is not None and (contents.videos or not contents.images):
         error = MediaError("truncated", f"the file is truncated or damaged: {contents.damage}")
         inside.append(replace(item, found=_holder_facts(task, error, file.identity, VIDEO)))
@@ -130,18 +138,18 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
         inside.append(replace(item, found=_holder_facts(task, error, file.identity)))
     names |= {member.name for member in contents.videos}
     if any(one.found for one in inside):
-        names.add(None)  # the file itself has a row
+        names.add(None)  # stands for the file itself, which has a row in this case
     gone: dict[str | None, list[Row]] = {}
     for row in item.known:
         if row["status"] != GONE and row["member"] not in names:
             gone.setdefault(row["member"], []).append(row)
     inside = [Item(identity=(uri, name), rows=rows) for name, rows in gone.items()] + inside
-    # Only the last item counts as files of the part, so that a part has all rows of a file.
+    # Only the last item counts towards the number of files of a part, so that all rows of a file are in one part.
     return [replace(one, files=0) for one in inside[:-1]] + inside[-1:]
 
 
 def _error_of(outcome: Outcome[Item, Any]) -> MediaError:
-    """Return the error of a call without a result: its process died, or its time or memory ran out."""
+    """Return the error of a call that did not return, because its process died or exceeded its time or memory limit."""
     assert outcome.kind is not None
     assert outcome.message is not None
     return MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
@@ -149,18 +157,20 @@ def _error_of(outcome: Outcome[Item, Any]) -> MediaError:
 
 Probing = list[MediumFacts] | StorageError
 
-FILES_TOGETHER = 64  # files that a task of a cluster probes; starting a task costs more than probing a small file
-SLICES_NAME = "slices.json"  # exists until the slices of a run are finished
+# Number of files that one task on a cluster probes. It is large, because starting a task takes longer than probing a
+# small file.
+FILES_TOGETHER = 64
+SLICES_NAME = "slices.json"  # file with the plan of a run in slices; it exists until the run is finished
 
 
 def build_index(options: IndexOptions) -> IndexReport:
-    """Probe media that are new, changed or failed, and write them as new parts.
+    """Probe media that are new, changed or failed, and write their rows as new parts of the index.
 
-    Parts appear during the run. If a run is killed, its parts stay, and the next run does the rest.
+    Parts are written during the run. If the run is killed, its parts are kept, and the next run probes the other media.
 
     Raises:
-        OutputError: `out` is something else than an index, another run writes it, or it is being written in slices.
-        SourceError: A source is wrong or missing.
+        OutputError: `out` is not an index, another run is writing the index, or the index is being written in slices.
+        SourceError: A source is missing or cannot be read.
         FormatError: The existing index cannot be read.
     """
     work = plan_work(options)
@@ -169,17 +179,17 @@ def build_index(options: IndexOptions) -> IndexReport:
         parts = PartPairs(output, files_a_part=files_a_part(options))
         with parts_written(parts):
             members = probe_items(options, work.items, parts, work.report)
-        if members:  # the media of a tar are known once it is read
+        if members:  # the listing includes the media in tars, which were unknown before the tars were read
             write_listing(output, old, work, members)
         return work.report
 
 
 @contextlib.contextmanager
 def parts_written(parts: PartPairs) -> Iterator[None]:
-    """Write the remaining rows when the block ends, even if it was interrupted. Raises OSError."""
+    """Write the remaining rows when the `with` block ends, even if the block was interrupted. Raises OSError."""
     try:
         yield
-    except OSError:  # writing failed, and would fail again
+    except OSError:  # another attempt to write would fail, too
         raise
     except BaseException:
         parts.flush()
@@ -189,29 +199,29 @@ def parts_written(parts: PartPairs) -> Iterator[None]:
 
 @contextlib.contextmanager
 def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
-    """Open an index for writing by `opened_output`. Raises OutputError, also if the disk is full."""
+    """Open an index for writing with `opened_output`. Raises OutputError, for instance if the disk is full."""
     with (
         opened_output(out, *names, **how) as output,
-        full_disk_says("the index", output.local, lambda: "what is written is kept"),
+        full_disk_says("the index", output.local, lambda: "the files written so far are kept"),
     ):
         yield output
 
 
 @contextlib.contextmanager
 def opened_whole(out: Place) -> Iterator[Output]:
-    """Open an index that only this run writes, and remove the unfinished files of a killed run.
+    """Open an index for exclusive writing, and remove unfinished files of a killed run.
 
-    In object storage, two runs may open one index. The first of them to write goes on, and the other one is refused.
+    In object storage, two runs may open the same index. The run that writes first continues, and the other run fails.
 
     Raises:
-        OutputError: Another run writes the index, or it is being written in slices.
+        OutputError: Another run is writing the index, or the index is being written in slices.
     """
     with index_output(out, schema.HEADER, schema.LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
                 where=str(out),
-                remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
+                remedy=f"run the remaining slices and --finish, or delete {SLICES_NAME} to abandon the run in slices",
             )
         for folder in (output.local, output.local / schema.VIDEOS_FOLDER, output.local / schema.FRAMES_FOLDER):
             remove_unfinished(folder)
@@ -219,14 +229,17 @@ def opened_whole(out: Place) -> Iterator[Output]:
 
 
 def files_a_part(options: IndexOptions) -> int:
-    """Return the number of files of a part."""
+    """Return the number of files whose rows are written into one part."""
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
 def begin(output: Output, work: Work) -> pa.Table | None:
-    """Write the listing and the header of a new generation; return the previous listing, or None.
+    """Write the listing and the header of a new generation of the index.
 
-    Errors in the listing are raised before anything is written.
+    If the listing has an error, the error is raised before any file is written.
+
+    Returns:
+        The previous listing. None if there is none.
     """
     path, header_path = output.local / schema.LISTING_NAME, output.local / schema.HEADER
     with reading(str(path), schema.REMEDY):
@@ -256,7 +269,7 @@ def _publish_listing(output: Output, listing: pa.Table) -> None:
 
 
 def is_finished(out: Place, work: Work) -> bool:
-    """Return whether an index already has all media of a run and its listing."""
+    """Return whether an index already has all media of a run and the same listing."""
     if work.items or not (out / schema.HEADER).exists() or not (out / schema.LISTING_NAME).exists():
         return False
     old = parquet_file(out / schema.LISTING_NAME).read()
@@ -264,11 +277,11 @@ def is_finished(out: Place, work: Work) -> bool:
 
 
 def write_listing(output: Output, old: pa.Table | None, work: Work, members: Members) -> None:
-    """Replace the listing after the run.
+    """Replace the listing after a run that found media in tars and Parquet files.
 
     Args:
         output: The index.
-        old: The listing before the run.
+        old: The listing before the run. None if there was none.
         work: The work of the run.
         members: The media that the run found in tars and Parquet files.
     """
@@ -276,7 +289,7 @@ def write_listing(output: Output, old: pa.Table | None, work: Work, members: Mem
 
 
 def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:
-    """Probe the items of a run if necessary, write their rows and count them.
+    """Probe the items of a run unless their rows are known, write the rows, and count them in the report.
 
     Returns:
         The media that were found in tars and Parquet files.
@@ -284,7 +297,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
     for batch in opened_files(items, options):
-        # Items with `files` 0 are further media of a file, which `items` has once.
+        # Such a file is one item in `items`, and its last item in `batch` has `files` above 0. Add the other media.
         total += sum(item.files == 0 and item.task is not None for item in batch)
         calls = Calls(
             function=probe_item,
@@ -294,7 +307,8 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
             together=FILES_TOGETHER,
         )
         workers = min(options.workers, max(1, sum(not is_known(item) for item in batch)))
-        of_file: list[tuple[Row, Row]] = []  # a file that a killed run has read in part is read again as a whole
+        # The rows of one file are written together, so that after a kill, a file has all of its rows or none.
+        of_file: list[tuple[Row, Row]] = []
         for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
             of_file += _rows(outcome, options)
             if outcome.item.files:
@@ -309,7 +323,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
 
 
 def note_row(video: Row, report: IndexReport, members: Members) -> None:
-    """Count a row of `videos`. If its medium lies in a tar or a Parquet file, add it to `members`."""
+    """Count a row of `videos` in the report. Add a medium that is in a tar or a Parquet file to `members`."""
     report.count(video)
     is_inside = video.get("container") == "tar" or video.get("member_bytes") is not None
     if is_inside and video["member"] is not None:
@@ -317,13 +331,16 @@ def note_row(video: Row, report: IndexReport, members: Members) -> None:
 
 
 def is_known(item: Item) -> bool:
-    """Return whether the rows of an item are known without probing it."""
+    """Return whether the rows of an item are known, so that the item is not probed."""
     return item.task is None or item.found is not None
 
 
 def probe_item(item: Item) -> Probing:
-    """Return the facts of the media in a file, or the error if the store denies access. A worker calls this."""
-    assert item.task is not None  # the engine does not call this for other items
+    """Return the metadata of the media in a file. This function runs in a worker process.
+
+    If the store denies access, return the error.
+    """
+    assert item.task is not None  # the engine calls this function only for items with a task
     try:
         return probe_media(item.task)
     except StorageError as error:
@@ -331,10 +348,12 @@ def probe_item(item: Item) -> Probing:
 
 
 def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file. If it is gone, was not opened or could not be probed, its row has the reason.
+    """Yield (row of `videos`, row of `frames`) for each medium of an item.
+
+    If the file is gone, was not opened or could not be probed, the row has the reason.
 
     Raises:
-        StorageError: The store denies access. The rows of known media must not be replaced because of that.
+        StorageError: The store denies access. The error ends the run, so that rows of known media are not replaced.
     """
     if isinstance(outcome.result, StorageError):
         raise outcome.result
@@ -349,9 +368,9 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
     elif outcome.result is not None:
         media = outcome.result
     else:
-        assert task is not None  # items without a task have rows or facts
+        assert task is not None  # items without a task have `rows` or `found`
         medium = replace(medium_of(task), problem=problem_of(_error_of(outcome)))
-        with contextlib.suppress(MediaError, StorageError):  # a file that is not readable has no identity
+        with contextlib.suppress(MediaError, StorageError):  # if the file is not readable, its identity is unknown
             medium = replace(medium, identity=find_identity(task))
         media = [medium]
     for medium in media:

@@ -1,8 +1,10 @@
-"""Access to the media at a path: in a file or folder of this machine, or in objects of a store.
+"""Probe and identify the media at a path: in a file or folder on this machine, or in object storage.
 
-Objects are probed by byte ranges if sample tables are sufficient, and otherwise from a temporary copy. So are values of
-a compressed column of a Parquet file. Packets of such values are not byte ranges of the file, so their clips have to be
-packed.
+Objects are probed by reading byte ranges if their sample tables are sufficient. Other objects are copied into a
+temporary folder and probed there.
+
+Videos in a compressed column of a Parquet file are also copied into a temporary folder. Their packets are not byte
+ranges of the file, so clips of these videos have to be packed.
 """
 
 import contextlib
@@ -31,12 +33,12 @@ from framedex.storage.uris import is_remote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The media of a tar or a Parquet file.
+    """The contents of a tar or a Parquet file.
 
     Attributes:
-        contents: The media.
-        identity: The identity of the file.
-        facts: The facts of an object. None for a file of this machine.
+        contents: The media in the file.
+        identity: The size, time and fingerprint of the file.
+        facts: The metadata of the object. None for a file on this machine.
     """
 
     contents: FileContents
@@ -44,17 +46,17 @@ class Opened:
     facts: Facts | None = None
 
 
-OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because every object has them
-WHOLE_BYTES = 1 << 20  # smaller objects are copied at once, because a second request costs more
-HOLDER_KEPT_BYTES = 4 << 20  # kept of a tar or Parquet file, whose headers are read one after the other
-MAX_REQUESTS = 64  # more requests for sample tables cost more than a copy
+OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because all objects cause them
+WHOLE_BYTES = 1 << 20  # up to this size, an object is copied immediately, which is faster than two requests
+HOLDER_KEPT_BYTES = 4 << 20  # size of the read cache for a tar or Parquet file, whose headers are read in order
+MAX_REQUESTS = 64  # maximum number of requests for sample tables; a copy of the object is faster than more requests
 
 
 def probe_media(task: probe.ProbeTask) -> list[MediumFacts]:
-    """Return the facts of the media of a task. A medium that is not usable has a problem.
+    """Return the metadata of the media of a task. The field `problem` has the reason why a medium is not usable.
 
     Raises:
-        StorageError: The store denies access, or this process was forked from one that used a store.
+        StorageError: The store denies access, or this process was forked from a process that used a store.
     """
     member, medium = task.member, probe.medium_of(task)
     try:
@@ -82,7 +84,12 @@ def probe_media(task: probe.ProbeTask) -> list[MediumFacts]:
 
 
 def _probe_cell(task: probe.ProbeTask, member: FileMember, medium: MediumFacts) -> list[MediumFacts]:
-    """Return the facts of a value of a compressed column. `medium` has the facts known so far.
+    """Return the metadata of a video that is a value of a compressed column of a Parquet file.
+
+    Args:
+        task: The task for the video.
+        member: The value.
+        medium: The metadata of the video that are known before probing.
 
     Raises:
         MediaError: The value cannot be read.
@@ -103,11 +110,11 @@ def _probe_cell(task: probe.ProbeTask, member: FileMember, medium: MediumFacts) 
 
 
 def open_holder(task: probe.ProbeTask) -> Opened:
-    """Return the media of a tar or a Parquet file.
+    """Find the media in a tar or a Parquet file.
 
     Raises:
         MediaError: The file is not readable.
-        StorageError: The store denies access, or this process was forked from one that used a store.
+        StorageError: The store denies access, or this process was forked from a process that used a store.
     """
     if not is_remote(task.path):
         with opened_file(task.path) as file:
@@ -133,7 +140,7 @@ def _contents(task: probe.ProbeTask, read: Read, size_bytes: int) -> FileContent
 
 
 def _media_error(error: StorageError) -> MediaError:
-    """Return the error of a medium whose object is not readable. Raises other errors of a store again."""
+    """Convert an error of a store into the error of one medium. If the error ends the run, raise it again."""
     if error.kind in OF_THE_RUN:
         raise error
     message = f"{error.what} ({error.found})" if error.found else error.what
@@ -142,7 +149,10 @@ def _media_error(error: StorageError) -> MediaError:
 
 
 def _probe_one(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts]:
-    """Return the facts of an object, or of the video inside it, from byte ranges or a copy."""
+    """Return the metadata of the media in an object, by reading byte ranges or from a temporary copy.
+
+    If `task.member` is set, only this member of the object is probed.
+    """
     if not reader.size_bytes:
         raise MediaError("empty", "the object is empty")
     in_ranges = task.images is None and task.depth != "packets" and not task.verify
@@ -162,7 +172,7 @@ def _probe_one(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFacts)
 
 
 def _probe_ranges(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts] | None:
-    """Return the facts of a video by reading byte ranges, or None if that takes too many requests.
+    """Return the metadata of a video by reading byte ranges, or None if this requires too many requests.
 
     Raises:
         StorageError: The store does not answer.
@@ -172,7 +182,7 @@ def _probe_ranges(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFac
     try:
         file = ProbedObject(read=reader, identity=identity_of(reader.facts), member=task.member)
         found = probe.probe_opened(task, file, medium)
-        if reader.failure is not None:  # libavformat took the failure for the end of the file
+        if reader.failure is not None:  # libavformat treats a failed read like the end of the file
             raise reader.failure
         return found
     except (StorageError, MediaError) as error:
@@ -183,12 +193,12 @@ def _probe_ranges(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFac
 
 
 def identity_of(facts: Facts) -> Identity:
-    """Return the identity of an object."""
+    """Return the identity of an object from its metadata."""
     return Identity(size_bytes=facts.size_bytes, mtime_ns=facts.mtime_ns, fingerprint=facts.tag)
 
 
 def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the facts of a sequence of loose images in a folder of a store."""
+    """Return the metadata of an image sequence in a folder in object storage, where each image is an object."""
     there = children(uri)
     identity = loose_identity(images, there)
     names = list(dict.fromkeys(_files_of(images, there)))
@@ -199,24 +209,24 @@ def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFac
 
 
 def _files_of(images: ImageTask, there: Mapping[str, Facts]) -> list[str]:
-    """Return the names of the images, and of the file with their times if it exists."""
+    """Return the names of the images, and the name of the timestamps file if it exists."""
     return [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
 
 
 def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
-    """Return the identity of the images in a folder of a store.
+    """Return the identity of the images in a folder in object storage.
 
     Args:
         images: The images and their timing.
-        there: The facts of the objects in the folder, by name.
+        there: The metadata of each object in the folder, by name.
 
     Raises:
         MediaError: An image is missing.
     """
     missing = next((name for name in images.names if name not in there), None)
     if missing is not None:
-        raise MediaError("missing", f"{missing} is not there")
-    # The timing counts as part of the images: if it changes, they are probed again.
+        raise MediaError("missing", f"{missing} does not exist")
+    # The fingerprint covers the timing, so that the images are probed again if their timing changes.
     digest = hashlib.blake2b(repr((images.fps, images.default_fps, images.seconds)).encode(), digest_size=16)
     for name in _files_of(images, there):
         digest.update(f"{name}\0{there[name].size_bytes}\0{there[name].tag}\n".encode())
@@ -228,7 +238,7 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
 
 
 def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
-    """Return whether a task is about images in a folder, with a file for each image."""
+    """Return whether the images of a task are files or objects of a folder, and not members of a tar."""
     return images is not None and images.form == "folder"
 
 
@@ -236,14 +246,14 @@ def find_identity(task: probe.ProbeTask) -> Identity:
     """Return the identity of the file or object of a task, or of the images in its folder.
 
     Raises:
-        MediaError: It is missing or not readable.
+        MediaError: The file, the object or an image is missing or not readable.
         StorageError: The store denies access.
     """
     remote = is_remote(task.path)
     if _is_loose(task.images):
         return loose_identity(task.images, children(task.path)) if remote else folder_identity(task.path, task.images)
     if remote:
-        facts = task.facts or exists(task.path)  # `task.facts` are from the listing of the object's folder
+        facts = task.facts or exists(task.path)  # `task.facts` is set if the object's folder was listed
         if facts is None:
             raise MediaError("missing", "the object does not exist")
         return identity_of(facts)
@@ -252,13 +262,13 @@ def find_identity(task: probe.ProbeTask) -> Identity:
 
 
 def is_same(task: probe.ProbeTask, row: Row) -> bool:
-    """Return whether the file, object or folder of a task is still the one that a known row describes.
+    """Return whether the file, object or folder of a task is unchanged since it was recorded in a row of the index.
 
     Raises:
         StorageError: The store denies access.
     """
     if is_remote(task.path) or _is_loose(task.images):
-        if is_remote(task.path) and row["error_kind"] == "unreadable":  # the store may answer this time
+        if is_remote(task.path) and row["error_kind"] == "unreadable":  # another attempt to read may succeed
             return False
         try:
             identity = find_identity(task)

@@ -1,10 +1,11 @@
-"""Compact an index, and run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
+"""Compact an index, and build an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Compacting merges the parts of many runs into few parts, without superseded rows and rows of media that are gone.
+Compacting merges the parts of many runs into few parts. Superseded rows, and rows of media that are gone, are removed.
 
-The slices of a run write the same parts as an undivided run. The first slice writes the plan of all slices: the numbers
-of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run. So all
-slices find the same work, and each one writes every n-th part. A slice that runs again skips the parts that exist.
+The slices of a run write the same parts as an undivided run. The first slice writes a plan that all slices share: the
+numbers of the parts, and a digest of the work. Each slice compares the sources with the state of the index before the
+run, so that all slices find the same work. Of n slices, each writes every n-th part. If a slice runs again, it skips
+the parts that exist.
 """
 
 import hashlib
@@ -29,20 +30,21 @@ from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
 from framedex.storage.places import Place, parquet_file
 
-# Limits of a merged part: its rows of `videos` are in memory until it is written.
+# Limits for the size of a merged part. They limit the memory for rows of `videos`, which are in memory until the part
+# is written.
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport:
-    """The result of compacting.
+    """The result of compacting an index.
 
     Attributes:
-        parts_before: The number of parts before.
-        parts: The number of parts now.
-        media: The number of media.
-        dropped: The number of removed rows.
+        parts_before: The number of parts before compacting.
+        parts: The number of parts after compacting.
+        media: The number of media in the index.
+        dropped: The number of rows that were removed.
     """
 
     parts_before: int
@@ -52,14 +54,14 @@ class CompactReport:
 
 
 def compact_index(out: Place) -> CompactReport:
-    """Copy the current rows into new parts, in the same order, and remove the old parts.
+    """Copy the current rows of an index into new parts, in the same order, and remove the old parts.
 
-    At every moment, a reader that opens the index sees every medium. One row group of `frames` and the rows of `videos`
-    for one part are in memory at a time.
+    A reader that opens the index meanwhile sees every medium. At any time, one row group of `frames` and the rows of
+    `videos` of one part are in memory.
 
     Raises:
         FormatError: The index cannot be read.
-        OutputError: Another run writes the index, or it is being written in slices.
+        OutputError: Another run is writing the index, or the index is being written in slices.
     """
     with build.opened_whole(out) as output:
         index = Index(out)
@@ -73,7 +75,8 @@ def compact_index(out: Place) -> CompactReport:
         header = schema.read_header(out)
         outputs.write_json_aside(output.local / schema.HEADER, header | {"generation": header["generation"] + 1})
         output.publish(output.local / schema.HEADER)
-        for number in old:  # ascending: a superseded row is removed before the row that supersedes it
+        # The part numbers ascend, so that a superseded row is removed before the row that supersedes it.
+        for number in old:
             for table in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER):
                 output.remove(f"{table}/{part_path(output.local, number).name}")
         parts = len(part_numbers(out / schema.VIDEOS_FOLDER))
@@ -81,17 +84,20 @@ def compact_index(out: Place) -> CompactReport:
 
 
 class _PartMerger(PartPairs):
-    """Writes new parts from rows of old parts. They stay Arrow tables, and each medium counts as a file."""
+    """A writer of new parts from rows of old parts.
+
+    The rows are copied as Arrow tables. For the number of files in a part, each medium counts as a file.
+    """
 
     @staticmethod
     def _table(rows: list[pa.Table], columns: pa.Schema) -> pa.Table:
         return pa.concat_tables(rows)
 
     def copy_rows(self, part: int, rows: NDArray[np.int64]) -> None:
-        """Copy some rows of an old part.
+        """Copy some rows of an old part into the new parts.
 
         Args:
-            part: The number of the old part.
+            part: The number assigned to the old part.
             rows: int64 [rows], the numbers of the rows, ascending.
         """
         if not len(rows):
@@ -111,7 +117,15 @@ class _PartMerger(PartPairs):
 
 
 def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of stretches of rows. A stretch has at most `most` packets, or one row. `end` is exclusive."""
+    """Divide rows into contiguous ranges of at most `most` packets. A row with more packets is a range of one row.
+
+    Args:
+        lengths: int64 [rows], the number of packets of each row.
+        most: The maximum number of packets of a range.
+
+    Yields:
+        (first, end): The number of the first row of a range, and the number of the row after the last one.
+    """
     first = total = 0
     for row, length in enumerate(lengths.tolist()):
         if row > first and total + length > most:
@@ -124,13 +138,13 @@ def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedRun:
-    """The plan that all slices of a run share: the contents of `slices.json`.
+    """The plan that all slices of a run share, which is the content of `slices.json`.
 
     Attributes:
         slices: The number of slices.
-        first_part: The number of the first part that they write.
-        parts: The number of parts that they write, from `first_part` on.
-        work: A digest of all work of the run.
+        first_part: The number assigned to the first part that the slices write. The other parts have the next numbers.
+        parts: The number of parts that all slices together write.
+        work: A digest of all work of the run (`digest`).
     """
 
     slices: int
@@ -139,20 +153,23 @@ class SlicedRun:
     work: str
 
     def part(self, out: Place, number: int) -> Place:
-        """Return the path of the `number`-th part of the run, counted from 0."""
+        """Return the path of a part in the table `videos`. `number` counts the parts of this run, from 0."""
         return part_path(out / schema.VIDEOS_FOLDER, self.first_part + number)
 
     def missing(self, out: Place, first: int = 0, step: int = 1) -> list[int]:
-        """Return the numbers of the parts that are not written yet: all, or every `step`-th one from `first` on."""
+        """Return the parts of the run that do not exist yet, counted from 0.
+
+        Only every `step`-th part is considered, from the part `first` on.
+        """
         return [number for number in range(first, self.parts, step) if not self.part(out, number).exists()]
 
 
 def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
-    """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
+    """Run one slice of an index run. The report counts the media of this slice, but the files of the whole run.
 
     Raises:
-        OutputError: See `build_index`. Or the slices differ in their work.
-        SourceError, FormatError: See `build_index`.
+        OutputError: `build_index` raises the error, or the slices differ in their work.
+        SourceError, FormatError: `build_index` raises the error.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -170,7 +187,7 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
 
 
 def _report_if_finished(options: IndexOptions) -> IndexReport | None:
-    """Return the report of a run whose slices were all written before, or None if some work is left."""
+    """Return the report of a run that earlier slices have completed, or None if the run is not complete."""
     if read_plan(options.out) is not None or not (options.out / schema.HEADER).exists():
         return None
     work = plan_work(options)
@@ -187,7 +204,8 @@ def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[
         parts = len(parted(work.items, build.files_a_part(options)))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            # Without locks, several slices may be the first at the same time, so --finish begins an index in a store.
+            # Object storage has no locks, so several slices may find no plan at the same time. Therefore, --finish
+            # writes the header and the listing of an index in object storage.
             if outputs.has_locks(options.out):
                 build.begin(output, work)
             stored = SlicedRun(**outputs.agreed_plan(output, build.SLICES_NAME, asdict(plan)))
@@ -196,10 +214,10 @@ def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[
             raise OutputError(
                 f"the slices of this run have other {'slices' if is_count else 'sources and options'}",
                 where=str(options.out / build.SLICES_NAME),
-                found=plan.slices if is_count else "other work than the first slice found",
+                found=plan.slices if is_count else "different work than the first slice found",
                 allowed=stored.slices if is_count else None,
-                remedy=f"give each slice the same command, or delete {build.SLICES_NAME} to begin again; "
-                "existing parts stay",
+                remedy=f"run the same command for each slice, or delete {build.SLICES_NAME} to begin again; "
+                "existing parts are kept",
             )
         return plan, work
 
@@ -211,7 +229,7 @@ def read_plan(out: Place) -> SlicedRun | None:
 
 
 def digest(options: IndexOptions, work: Work) -> str:
-    """Return 32 hex digits that identify the work of a run and the options that change its output."""
+    """Return a digest, as 32 hex digits, of the work of a run and of the options that affect its output."""
     asked = {"root": work.report.root} | {name: getattr(options, name) for name in ("verify", "prove", "depth")}
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
@@ -222,7 +240,7 @@ def digest(options: IndexOptions, work: Work) -> str:
 
 
 def _note_ffmpeg(output: Output, versions: set[str]) -> None:
-    """Add to the header the versions of FFmpeg that other machines probed with."""
+    """Add the versions of FFmpeg with which other machines probed media to the header of the index."""
     path = output.local / schema.HEADER
     header = schema.read_header(output.local)
     if not versions <= set(header.get("ffmpeg", [])):
@@ -234,8 +252,8 @@ def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are written, complete the listing, and return the report of the run.
 
     Raises:
-        OutputError: Slices are missing or still running, or there is no run in slices.
-        SourceError: The sources or options differ from those of the slices.
+        OutputError: Slices are missing or still running, or the index has no run in slices.
+        SourceError: The sources or options differ from the sources and options of the slices.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -243,15 +261,15 @@ def finish_index(options: IndexOptions) -> IndexReport:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(
-                "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
+                "there is no run in slices to finish", where=str(options.out), remedy="first run slices with --task i/n"
             )
         outputs.check_all_there(options.out, plan.parts, "parts", plan.missing(options.out), slices=plan.slices)
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(
-                "the sources are not those that the slices indexed",
+                "the sources or options differ from those of the slices",
                 where=str(options.out),
-                remedy="give --finish the same sources and options as --task",
+                remedy="pass the same sources and options with --finish as with --task",
             )
         members, ffmpeg = Members(), set[str]()
         for number in range(plan.parts):

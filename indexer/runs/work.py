@@ -1,6 +1,6 @@
-"""Plan an index run: find the media that sources name, and compare them with the rows of the existing index.
+"""Plan an index run: find the media of the sources, and compare them with the rows of the existing index.
 
-A rerun skips media whose rows still describe them and answer everything that the run asks.
+A rerun skips unchanged media whose rows already have everything that the options of the run require.
 """
 
 import difflib
@@ -62,10 +62,10 @@ KNOWN_COLUMNS = (
 
 
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe a medium and have everything that the task asks for.
+    """Return whether a medium is unchanged, and its rows in the index have everything that the task requires.
 
-    Another version of framedex probes refused media again, because it may support them. For failed media, see
-    `fails_again`.
+    The result is False for failed media (see `fails_again`). It is also False for media that another version of
+    framedex refused, because this version may support them.
     """
     must_try = (
         row["status"] == FAILED
@@ -77,9 +77,9 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows of usable and skipped media have everything that the task asks for."""
+    """Return whether the rows of a medium in the index have everything that the task requires."""
     for row in known:
-        # Files without a video stream are skipped if a search found them, and fail if they are named.
+        # A file without a video stream is skipped if a search found it, and fails if the user named it.
         if row["error_kind"] == NO_VIDEO and not _is_member(row):
             would_probe_images = task.images is not None and not task.images.ignored
             if would_probe_images or (row["status"] == REFUSED) != task.searched:
@@ -101,12 +101,12 @@ def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _is_member(row: Row) -> bool:
-    """Return whether a row describes a video inside a file."""
+    """Return whether a row describes a video that is a member of a tar or a Parquet file."""
     return row["member_bytes"] is not None
 
 
 def attempt(task: ProbeTask, options: "IndexOptions") -> str:
-    """Return the value of the column `tried` of a failed medium: the version of FFmpeg, and the options of probing."""
+    """Return the value of the column `tried` of a failed medium: the version of FFmpeg and the options for probing."""
     asked: dict[str, object] = {name: getattr(task, name) for name in ("depth", "streams", "verify", "prove")}
     if task.images is not None:
         timing = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
@@ -116,9 +116,10 @@ def attempt(task: ProbeTask, options: "IndexOptions") -> str:
 
 
 def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> bool:
-    """Return whether a failed medium would fail again: file, options, framedex and FFmpeg are the same.
+    """Return whether a medium has failed before under the same conditions, so that it would fail again.
 
-    After a bug of framedex or an unanswered request to a store, the answer is False. They do not depend on the medium.
+    The conditions are the file, the options, and the versions of framedex and FFmpeg. If the reason for the failure was
+    a bug of framedex or an unanswered request to a store, return False, because the medium was not the cause.
     """
     failed = [row for row in known if row["status"] == FAILED]
     if not failed or any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
@@ -130,7 +131,10 @@ def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> b
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe the medium. If it was not readable, return whether it still is not."""
+    """Return whether a medium is unchanged since its rows were recorded.
+
+    For a medium that was not readable, return whether it is still not readable.
+    """
     if known[0]["fingerprint"] is not None:
         return is_same(task, known[0])
     try:
@@ -141,9 +145,9 @@ def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
-    """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
+    """Return whether the recorded images have the rate, and the grouping into sequences, that the task requires.
 
-    Rows of videos in a tar are ignored.
+    Rows of videos in a tar are ignored. For images in a folder, return True, because `is_same` compares their timing.
     """
     if task.form == "folder":  # the fingerprint of a folder also covers its timing
         return True
@@ -155,39 +159,42 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
-    """Return whether this version of framedex has recorded the same reason not to open a medium."""
+    """Return whether the index already records, for this version of framedex, the same reason not to open a medium."""
     reason = (REFUSED if error.refused else FAILED, error.kind, error.what, __version__)
     names = ("status", "error_kind", "error_message", "probed_by")
     return len(known) == 1 and tuple(known[0][name] for name in names) == reason
 
 
-# The names of objects that slices of a run write before the header.
+# A pattern for the names of the objects that the slices of a run write before the header of the index exists.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
-Identity = tuple[str, str | None]  # uri, and name of the medium in a file or folder of several media
-Members = dict[str, dict[str, str | None]]  # by the uri of a tar or Parquet file: names of its media, sidecars as JSON
-# A tar or a Parquet file counts as this many files of a part, because it may have thousands of media. A killed run then
-# loses less work.
+Identity = tuple[str, str | None]  # (uri, name of the medium in a file or folder with several media or None)
+# For the uri of each tar or Parquet file, a dictionary from the names of its media to their sidecars as JSON.
+Members = dict[str, dict[str, str | None]]
+# The number of files as which a tar or a Parquet file counts when files are divided into parts. Such a file may have
+# thousands of media. With fewer such files in a part, less work is lost if a run is killed.
 HOLDER_FILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOptions(Search):
-    """The options of an index run. The attribute `root` is also the folder that recorded uris are relative to.
+    """The options of an index run.
 
-    If it is None, that folder is the root of the existing index, or for a new one the sources' common folder.
+    The attribute `root`, which `Search` documents, is also the base folder of the recorded uris. If it is None, the
+    base folder is the root of the existing index. In a new index, it is the common folder of the sources.
 
     Attributes:
-        sources: Files, folders, globs, lists and listings, as the user names them.
-        out: The index.
-        depth, streams, verify, prove: See `ProbeTask`.
+        sources: The files, folders, globs, lists and listings that the user passes.
+        out: The folder of the index.
+        depth, streams, verify, prove: The options of probing (see `ProbeTask`).
         sidecars: The kinds of sidecars that become columns of the videos in tars.
-        image_fps: The rate of images without stated times, in images per second. If None, 1.
-        workers: The number of processes that probe.
-        engine: Runs the probes.
+        image_fps: The number of images per second, for images whose times are not stated. If None, the number is 1.
+        workers: The number of processes that probe media.
+        engine: The function that runs the probes.
         retry: Whether to probe failed media again even if nothing changed.
-        timeout_seconds: The time limit for each medium. If None, there is none.
-        memory_bytes: The memory limit of each process (`local_pool.run_local`). If None, there is none.
-        on_progress: Is called with (done, total) after each medium.
+        timeout_seconds: The time limit for each medium, in seconds. If None, time is not limited.
+        memory_bytes: The memory that each process may map (`local_pool.run_local`), in bytes. If None, memory is not
+            limited.
+        on_progress: The function to call with (done, total) after each medium.
     """
 
     sources: Sequence[str]
@@ -208,15 +215,18 @@ class IndexOptions(Search):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, a sequence of images or a video inside a file. It is probed, not opened, or gone.
+    """A unit of work of an index run: a file, an image sequence, or a video in a file with several media.
+
+    An item is probed, or has a problem and is not opened, or no longer exists.
 
     Attributes:
-        identity: The uri, and the name of the medium in a file or folder of several media.
-        task: Describes how to probe it. None if it is not probed.
-        rows: Its known rows, if it is gone.
-        found: Its facts, if they are known without probing it.
-        known: The known rows of a tar or a Parquet file.
-        files: The number of files of a part that it counts as.
+        identity: The uri, and the name of the medium in a file or folder with several media. The name is None for other
+            media.
+        task: The task for probing the item. None if the item is not probed.
+        rows: The rows of the item in the index, if the item no longer exists. None otherwise.
+        found: The metadata of the item, if they are known without probing. None otherwise.
+        known: The rows in the index of the media in a tar or a Parquet file. Empty for other items.
+        files: The number of files as which the item counts when files are divided into parts.
     """
 
     identity: Identity
@@ -228,7 +238,7 @@ class Item:
 
 
 def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
-    """Return the items of each part of an index."""
+    """Divide items into parts of an index, each of which is full when its items count as `files_a_part` files."""
     parts: list[list[Item]] = []
     files = files_a_part
     for item in items:
@@ -242,31 +252,31 @@ def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """The outcome of a run: numbers of media and files, and the problems.
+    """The outcome of an index run: numbers of media and files, and a list of problems.
 
-    Refused media are counted in every run that names them, even if nothing changed.
+    Refused and failed media are counted in every run whose sources include them, even if the media are not probed
+    again.
 
     Attributes:
-        out: The index.
-        root: The folder that recorded uris are relative to.
-        new: The number of files that the index lacked.
-        changed: The number of files that the index had, and that have changed.
+        out: The folder of the index.
+        root: The base folder of the recorded uris.
+        new: The number of files that were not in the index before.
+        changed: The number of files that were in the index and have changed.
         retried: The number of unchanged files that are probed again because they were refused or failed.
-        gone: The number of files that no longer exist.
+        gone: The number of files in the index that no longer exist.
         unchanged: The number of files that are not probed again.
-        thumbnails: The number of images that were skipped because they lie beside videos.
-        others: Files of searched folders that were skipped because of their endings.
+        thumbnails: The number of images that were skipped because their folders contain videos.
+        others: The files in searched folders that were skipped because of their filename extensions.
         ok: The number of usable media.
-        decoded_whole: The number of usable videos by codec that were decoded completely to prove their frames, because
-            packets of their codec are not parsed.
-        refused: The number of refused media.
-        failed: The number of media that failed, without those in `internal`.
+        decoded_whole: The number of usable videos of each codec that were decoded completely to prove their frames,
+            because framedex does not parse packets of the codec.
+        refused: The number of refused media, except the files in `without_video`.
+        failed: The number of failed media, except the media in `internal`.
         internal: The number of media that failed because of a bug of framedex.
-        without_video: The number of files without a video stream that a search found. They are skipped, and count
-            neither as refused nor as failed.
-        without_video_examples: The uris of the first of these files.
-        problems: The name, status and reason of each medium in `refused`, `failed` and `internal`.
-        finished: Whether an earlier run has finished these slices. Then nothing was written.
+        without_video: The number of files without a video stream that a search found. Such files are skipped.
+        without_video_examples: The uris of the first `SHOWN` files that `without_video` counts.
+        problems: The name, status and reason of each medium that `refused`, `failed` and `internal` count.
+        finished: Whether an earlier run completed all slices of this run. If so, this run did not write anything.
     """
 
     out: Place
@@ -289,7 +299,7 @@ class IndexReport:
     finished: bool = False
 
     def count(self, row: Row) -> None:
-        """Count the row of a medium."""
+        """Add a row of `videos` to the counts and problems of the report."""
         if row["status"] == OK:
             self.ok += 1
             if row["kind"] == VIDEO and row["codec"] not in SCANNED:
@@ -316,16 +326,16 @@ class IndexReport:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """The work of a run.
+    """The planned work of a run.
 
     Attributes:
-        report: The report of the run, before anything is probed.
-        listed: All mentions of media.
+        report: The report of the run. Before probing, it counts the planned work.
+        listed: All mentions of media, including media that are not probed again.
         sidecars: The kinds of sidecars that become columns.
-        probe: The media to probe.
-        unopened: The media not to open. Their facts have the reason.
-        gone: The files that no longer exist, with their known rows.
-        members: The known media of each listed tar or Parquet file.
+        probe: The items to probe.
+        unopened: The items that must not be opened. Their field `found` has the reason.
+        gone: The files in the index that no longer exist, with their rows.
+        members: The media of each listed tar or Parquet file that the index already has.
     """
 
     report: IndexReport
@@ -338,20 +348,21 @@ class Work:
 
     @property
     def items(self) -> list[Item]:
-        """All items, one per file, in the order in which their rows are written."""
+        """All items, in the order in which their rows are written. A tar or a Parquet file is one item."""
         return self.gone + self.unopened + self.probe
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
-    """Find the media and compare them with the rows of the index at `out`. Nothing is written.
+    """Find the media of the sources, and compare them with the rows of the index. Nothing is written.
 
     Args:
         options: The options of the run.
-        before: The number of the first part to ignore (`Index`).
+        before: The number of the first part that is ignored (see `Index`), to see the index as it was before the run.
+            If None, all parts are read.
 
     Raises:
-        OutputError: The index has another root, or `out` is something else than an index.
-        SourceError: A source is wrong or missing.
+        OutputError: The root of the index differs from `options.root`, or `options.out` is not an index.
+        SourceError: A source is missing or cannot be read.
     """
     options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}
@@ -360,11 +371,11 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         index = Index(options.out, before=before)
         if root is not None and root != index.root:
             raise OutputError(
-                "the index was made relative to another root",
+                "the index has another root",
                 where=str(options.out),
                 found=root,
                 allowed=index.root,
-                remedy="leave out --root, or write a new index",
+                remedy="omit --root, or write a new index",
             )
         root = index.root
         for row in index.columns(KNOWN_COLUMNS).to_pylist():
@@ -384,19 +395,22 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
 
 def _pinned(source: str) -> str:
-    """Return a source. If it is on the Hugging Face Hub, replace its revision by the commit that it now stands for."""
+    """Return a source. If it is on the Hugging Face Hub, replace its revision by the hash of the current commit."""
     at = next((prefix for prefix in ("@", LEROBOT) if source.startswith(prefix)), "")
     return at + pinned(source.removeprefix(at))
 
 
 def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
-    """Raise MissingSourceError for sources that do not exist. Sources that the index has are gone, and no mistakes."""
+    """Raise MissingSourceError if a source does not exist.
+
+    A missing source that the index has is not an error: its medium counts as gone.
+    """
     missing = [
         item
         for item in found.listed
         if item.named == "source"
         and item.error is None
-        and not is_remote(item.path)  # probing shows which objects are missing
+        and not is_remote(item.path)  # for objects, probing reports whether they are missing
         and not os.path.lexists(item.path)
         and relative(item.path, root) not in known
     ]
@@ -405,14 +419,21 @@ def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -
         beside = os.listdir(folder) if os.path.isdir(folder) else []
         close = [readable_name(other) for other in difflib.get_close_matches(name, beside, 1)]
         raise MissingSourceError(
-            "a source is not there" if len(missing) == 1 else f"{len(missing)} sources are not there",
+            "a source does not exist" if len(missing) == 1 else f"{len(missing)} sources do not exist",
             found=", ".join(item.spelled for item in missing[:SHOWN]) + (", …" if missing[SHOWN:] else ""),
             remedy=f"did you mean {os.path.join(os.path.dirname(missing[0].spelled), close[0])!r}?" if close else None,
         )
 
 
 def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
-    """Return the work for media that are new, or that differ from the known rows of their uri."""
+    """Return the work for media that are new, or that differ from their rows in the index.
+
+    Args:
+        found: The media of the sources.
+        root: The base folder of the recorded uris.
+        known: The rows in the index, by uri.
+        options: The options of the run.
+    """
     explicit = {(relative(item.path, root), item.member) for item in found.listed if item.named != "search"}
     tasks: dict[Identity, ProbeTask] = {}
     errors: dict[Identity, MediaError] = {}
@@ -431,7 +452,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
         of_uri = known.get(identity[0], [])
         if task.holds is None:
             rows = [row for row in of_uri if row["member"] == identity[1]]
-        else:  # all media of the file, as they were probed last
+        else:  # the rows that were recorded when the file was last probed, for all its media
             rows = [row for row in of_uri if row["fingerprint"] == of_uri[-1]["fingerprint"]]
         if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
@@ -459,11 +480,12 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             work.unopened.append(Item(identity=identity, found=facts))
             report.changed += bool(rows)
     named = {uri for uri, _ in tasks.keys() | errors.keys()}
-    # A medium is gone only if this run searched its folder. Wrong rows of a listing have uris inside the listing.
+    # A medium counts as gone only if this run searched its folder. Listings are included, because a wrong row of a
+    # listing becomes a failed medium with a uri below the path of the listing.
     searched = [
         absolute(source)
         for source in options.sources
-        if is_remote(source) or is_listing(source) or os.path.isdir(local_path(source))  # any uri may name a folder
+        if is_remote(source) or is_listing(source) or os.path.isdir(local_path(source))  # any uri may be a folder
     ]
     for uri, rows in known.items():
         path = joined(root, uri)
@@ -477,7 +499,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
 
 def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
-    """Return the probe task of a named medium."""
+    """Return the task for probing the medium of a mention."""
     images = None
     if item.form not in ("video", "parquet"):
         images = ImageTask(
@@ -504,7 +526,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def _is_something_else(out: Place) -> bool:
-    """Return whether the path of a new index has files that no unfinished run has written."""
+    """Return whether a path without an index has files that an unfinished run cannot have written."""
     if local_of(out) is None:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():

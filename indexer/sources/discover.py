@@ -1,6 +1,7 @@
-"""Find the media that the user names by files, folders, globs, lists, DALI file lists and listings with columns.
+"""Find the media of sources: files, folders, globs, text lists, DALI file lists, and listings with columns.
 
-A search of folders skips images beside videos, and files whose endings are not those of videos, images or tars.
+A search of folders skips images in folders with videos, and files without the filename extension of a video, an image
+or a tar.
 """
 
 import functools
@@ -27,12 +28,12 @@ TAKEN = named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | {named_mediu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
-    """Skipped files with the same ending.
+    """A group of skipped files with the same filename extension.
 
     Attributes:
-        ending: The ending in lower case, or an empty text.
-        count: The number of files.
-        example: The path of the first file.
+        ending: The filename extension in lower case. Empty for files without an extension.
+        count: The number of files in the group.
+        example: The path of the first file in sorted order.
     """
 
     ending: str
@@ -41,12 +42,12 @@ class OtherFiles:
 
 
 def is_other(name: str) -> bool:
-    """Return whether a search reports a file as skipped. It does not report hidden files and timestamps files."""
+    """Return whether a search skips a file and reports it. Hidden files and timestamps files are not reported."""
     return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
 def other_files(paths: Iterable[str]) -> list[OtherFiles]:
-    """Return skipped files grouped by ending, the most frequent ending first."""
+    """Group skipped files by filename extension. The most frequent extension is first."""
     by_ending: dict[str, list[str]] = {}
     for path in sorted(paths):
         by_ending.setdefault(_ending(path), []).append(path)
@@ -65,18 +66,19 @@ def _ending(name: str) -> str:
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = TAKEN | TABLE_SUFFIXES | LIST_SUFFIXES
-# Names that a user column must not have: those of a clip's columns, and of DuckDB's column with the number of a row.
+# Names that user columns must not have: the columns of clips and of the index's listing, and DuckDB's column with the
+# number of a row.
 RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """The media that sources name, and the absolute paths of the files that were skipped.
+    """The media found in the sources, and the absolute paths of skipped files.
 
     Attributes:
         listed: The mentions of media.
-        thumbnails: Skipped images that lie beside videos.
-        others: Files that were skipped because of their endings.
+        thumbnails: The images that were skipped because their folders contain videos.
+        others: The files that were skipped because of their filename extensions.
     """
 
     listed: list[named_medium.NamedMedium] = field(default_factory=list)
@@ -86,17 +88,20 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The options for finding the media that sources name.
+    """The options for finding the media of sources.
 
     Attributes:
-        root: The folder for relative paths in lists and listings. If None, the folder of the list, then the working
-            directory.
-        uri_column: The column of listings that names the media. If None, `uri` or the columns of a well-known dataset.
-        label_from_parent: Whether to add a column `label`, the name of each medium's folder.
-        follow_symlinks: Whether to search linked folders, and let links lead out of the folder that a medium was found
-            through: a folder that is a source, the part of a glob before its wildcards, or the folder for relative
-            paths of a list. If not, a medium outside has an error. A file that is a source may itself be a link.
-        images: The media that the images of a searched folder become: one sequence, one medium each, or none.
+        root: The base folder of relative paths in lists and listings. If None, relative paths are tried in the folder
+            of the list, then in the working directory.
+        uri_column: The column of listings with the paths or uris of the media. If None, the column is `uri`, or the
+            paths are made from the columns of a well-known dataset.
+        label_from_parent: Whether to add a column `label` with the name of each medium's folder.
+        follow_symlinks: Whether to search folders that are symbolic links, and to allow links that lead out of the
+            folder through which a medium was found. If False, a medium outside of this folder has an error. The folder
+            is a source, the part of a glob before its wildcards, or the base folder of a list. A file that is itself a
+            source may always be a link.
+        images: How the images of a searched folder become media: together as one sequence, each image as a medium, or
+            not at all.
     """
 
     root: str | None = None
@@ -110,28 +115,29 @@ DEFAULTS = Search()
 
 
 def is_listing(source: str) -> bool:
-    """Return whether a source is a listing by the ending of its name."""
+    """Return whether a source has the filename extension of a listing."""
     return _ending(source) in TABLE_SUFFIXES
 
 
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
-    """Return the id of a medium: 16 hex digits of BLAKE2b over its uri and, if given, `stream` and `member`.
+    """Return the id of a medium: a BLAKE2b hash, as 16 hex digits, of the uri, the stream and the member.
 
     Args:
         uri: The uri of the file or folder.
-        stream: The number of a video stream that is not the best one of its file.
-        member: The name of the medium in a file or folder of several media.
+        stream: The number of the video stream. None for the best stream of a file.
+        member: The name of the medium in a file or folder with several media. None for other media.
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
-        name = f"{name}\0{member}"  # paths never have a zero byte, so this is not the uri of another medium
+        # The zero byte makes the text different from the uri of any other medium, because paths never contain one.
+        name = f"{name}\0{member}"
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def default_root(sources: Sequence[str]) -> str:
-    """Return the deepest folder on this machine that has all sources on this machine.
+    """Return the deepest folder that contains all sources that are on this machine.
 
-    If all sources lie in stores, return the deepest folder of a store that has them.
+    If all sources are in object storage, return the deepest folder there that contains all of them.
     """
     sources = [source.removeprefix(LEROBOT) for source in sources]
     local = [local_path(source) for source in sources if not is_remote(source.removeprefix("@"))]
@@ -142,22 +148,22 @@ def default_root(sources: Sequence[str]) -> str:
 
 
 def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
-    """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
+    """Return all mentions of media, in the order of the sources. The media of a folder or a glob are sorted.
 
     Args:
-        sources: The sources, as the user names them.
+        sources: The sources, as the user spells them.
         search: The options.
 
     Raises:
-        SourceError: A list cannot be read, or a folder or glob has no medium.
+        SourceError: A list cannot be read, or a folder or glob does not contain any media.
     """
     sources = [local_path(source) for source in sources]
     if search.uri_column is not None and not any(is_listing(source) for source in sources):
         raise SourceError(
-            "no source is a listing, so that no column names media",
+            "the option applies only to listings, and no source is a listing",
             where="--uri-column",
             found=search.uri_column,
-            allowed="files ending in " + " ".join(sorted(TABLE_SUFFIXES)),
+            allowed="sources ending in " + " ".join(sorted(TABLE_SUFFIXES)),
         )
     found = Found()
     listed = [_check_name(item) for source in sources for item in _expand(source, search, found)]
@@ -179,7 +185,10 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
 
 
 def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """Return a mention. If a name in it is not valid UTF-8, add an error, and replace the bytes that are not valid."""
+    """Check the file names of a mention. Return the mention, with an error if a file name is not valid UTF-8.
+
+    In the returned names, invalid bytes are replaced by `\\xNN`, so that the names can be written into an index.
+    """
     readable = named_medium.readable_name
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "file names cannot have a zero byte"))
@@ -194,8 +203,11 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
 
 
 def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Return mentions, with an error if links lead out of their folder and no other mention reaches the medium."""
-    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # many media share their folders
+    """Return the mentions, with an error for each medium that links lead out of the folder where it was found.
+
+    A medium with another mention that is allowed to reach it does not have an error.
+    """
+    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
     errors = [_link_error(item, real_folder) for item in listed]
     allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
     return [
@@ -205,7 +217,7 @@ def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.Na
 
 
 def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
-    """Return the error of a medium that links lead out of its folder, else None."""
+    """Return the error of a mention if links lead out of the folder where its medium was found, else None."""
     if item.folder is None or item.error is not None:
         return None
     inside = [] if item.images is None else [*item.images, TIMES_NAME]
@@ -214,7 +226,7 @@ def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str
     if target is None:
         return None
     if not os.path.lexists(target):
-        return MediaError("missing", "cannot be opened: the link leads nowhere")
+        return MediaError("missing", "cannot be opened: the target of the link does not exist")
     return MediaError(
         "symlink",
         f"a link leads out of {named_medium.readable_name(item.folder)}, to {named_medium.readable_name(target)}; "
@@ -224,13 +236,13 @@ def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str
 
 
 def _object_folder(source: str) -> str:
-    """Return the folder of a store that a source names, or the folder of the objects that it names."""
+    """Return the folder of a source in object storage. If the source is an object or a pattern, this is its folder."""
     uri = checked(folders.pattern_folder(source) if folders.is_pattern(source) else source)
     return uri.rpartition("/")[0] if _names_object(uri) else uri
 
 
 def _names_object(uri: str) -> bool:
-    """Return whether a uri has the ending of an object."""
+    """Return whether a uri has a filename extension that framedex reads, so that it is an object and not a folder."""
     return _ending(uri) in OBJECT_SUFFIXES or named_medium.is_tar_name(uri)
 
 
@@ -239,7 +251,7 @@ def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.
     remote, suffix = is_remote(source), _ending(source)
     if source.startswith(LEROBOT):
         yield from read_lerobot(source, follow_symlinks=search.follow_symlinks)
-    # A file of this machine may have a name that begins with @.
+    # On this machine, the name of an existing file may begin with @. Such a file is not a list.
     elif source.startswith("@") and (is_remote(source[1:]) or not os.path.lexists(source)):
         yield from _expand_list(source[1:], search)
     elif folders.is_pattern(source) if remote else folders.is_glob(source):
@@ -258,7 +270,7 @@ def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.
     else:
         by_folder = folders.object_folders(checked(source))
         if not by_folder and not source.endswith("/"):
-            yield _plain(source)  # an object whose name has no ending, or a missing one; probing shows which
+            yield _plain(source)  # either an object without a filename extension, or missing; probing checks this
             return
         media: list[named_medium.NamedMedium] = []
         for folder, files in by_folder.items():
@@ -268,7 +280,10 @@ def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.
 
 
 def _holds_videos(path: Place) -> bool:
-    """Return whether a Parquet file has videos. A file that is not readable counts as a listing, whose reader fails."""
+    """Return whether a Parquet file contains videos.
+
+    If the file is not readable, return False, so that it is read as a listing, which raises the error.
+    """
     try:
         return holds_videos(parquet_file(path).schema_arrow)
     except (OSError, ValueError, pa.ArrowException, StorageError):
@@ -280,14 +295,14 @@ def _expand_list(source: str, search: Search) -> Iterator[named_medium.NamedMedi
 
 
 def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """Return the mention of a folder as that of a sequence of images. Return other mentions unchanged."""
+    """Convert the mention of a folder into the mention of an image sequence. Return other mentions unchanged."""
     return folder_sequence(item) if item.error is None and folders.names_folder(item.path, item.spelled) else item
 
 
 def _expand_pattern(source: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
-    """Yield the objects or files that a pattern matches, and the media in the folders that it matches.
+    """Yield the files or objects that match a pattern, and the media in folders that match.
 
-    Links to folders are skipped, unless the search follows them.
+    Links to folders are skipped, unless the search follows links.
     """
     if is_remote(source):
         media = [replace(_found(uri, None), facts=facts) for uri, facts in folders.expand_pattern(checked(source))]
@@ -300,7 +315,7 @@ def _expand_pattern(source: str, search: Search, found: Found) -> Iterator[named
             elif search.follow_symlinks or not os.path.islink(name.rstrip("/")):
                 media += _walk(name, folder, search, found)
     if not media:
-        raise SourceError("the pattern matches nothing", where=source)
+        raise SourceError("no file or folder matches the pattern", where=source)
     yield from media
 
 
@@ -313,7 +328,14 @@ def _found(name: str, folder: str | None) -> named_medium.NamedMedium:
 
 
 def _walk(top: str, folder: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
-    """Yield the media in a folder and below it. Add the paths of skipped files to `found`."""
+    """Yield the media in a folder and its subfolders, sorted. Add the paths of skipped files to `found`.
+
+    Args:
+        top: The folder.
+        folder: The folder out of which links must not lead.
+        search: The options.
+        found: The record of skipped files.
+    """
     searched = folders.folders_below(top, follow_symlinks=search.follow_symlinks)
     media = [item for base, files in searched for item in _media_of(base, files, folder, search, found)]
     yield from _sorted_media(media, top)
@@ -322,9 +344,18 @@ def _walk(top: str, folder: str, search: Search, found: Found) -> Iterator[named
 def _media_of(
     base: str, files: list[str], folder: str | None, search: Search, found: Found
 ) -> Iterator[named_medium.NamedMedium]:
-    """Yield the media among the files of one folder. Add the paths of skipped files to `found`."""
+    """Yield the media among the files of one folder. Add the paths of skipped files to `found`.
+
+    Args:
+        base: The folder.
+        files: The names of the files directly in the folder.
+        folder: The folder out of which links must not lead. None in object storage.
+        search: The options.
+        found: The record of skipped files.
+    """
     videos = [name for name in files if _ending(name) in named_medium.VIDEO_SUFFIXES]
-    # Compressed tars are refused, so a search leaves them out, and only a user who names one gets an error.
+    # A search skips compressed tars, because they are always refused. A compressed tar that the user names is refused
+    # with an error.
     tars = [name for name in files if _ending(name) == named_medium.TAR_SUFFIX]
     yield from (_found(os.path.join(base, name), folder) for name in videos + tars)
     found.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
@@ -340,13 +371,13 @@ def _media_of(
 
 
 def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named_medium.NamedMedium]:
-    """Return the media of a folder, sorted. Raises SourceError if there are none."""
+    """Sort the media of a folder by their spelled uris. Raises SourceError if the folder does not contain any media."""
     if not media:
         raise SourceError(
             "the folder contains neither videos nor images",
             where=top,
             allowed="files ending in " + " ".join(sorted(TAKEN)),
-            remedy="name the files themselves if they have other endings; "
+            remedy="if files have other extensions, pass the files themselves; "
             "--follow-symlinks also searches linked folders",
         )
     return sorted(media, key=lambda item: item.spelled)
@@ -355,18 +386,18 @@ def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named
 def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     if "label" in item.columns:
         raise SourceError(
-            "two labels for one medium: the listing's and its folder's name",
+            "a medium has two labels: the name of its folder, and a column of the listing",
             where=item.spelled,
-            remedy="leave out --label-from, or drop the listing's label column",
+            remedy="omit --label-from, or remove the column label from the listing",
         )
     label = os.path.basename(os.path.dirname(item.path))
     return replace(item, columns=item.columns | {"label": label})
 
 
 def _without_repeats(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Return mentions without repeats: mentions of the same medium with the same columns.
+    """Remove repeated mentions: mentions of the same medium with the same columns.
 
-    If a search found the medium and the user also named it, the medium counts as named.
+    If a search found a medium and the user also named it, the remaining mention counts as named by the user.
     """
     kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:

@@ -1,6 +1,6 @@
-"""Search folders and expand globs, on this machine and in stores of objects.
+"""Search folders and expand globs, on this machine and in object storage.
 
-Find out whether something exists at a path or a uri, and whether links lead out of a folder.
+Also check whether a path or uri exists, and whether symbolic links lead out of a folder.
 """
 
 import glob
@@ -16,29 +16,30 @@ from framedex.storage.uris import is_remote
 
 
 def is_glob(source: str) -> bool:
-    """Return whether a source is a pattern and not the name of an existing file or folder."""
+    """Return whether a source has wildcards and is not the path of an existing file or folder."""
     return glob.has_magic(source) and not os.path.lexists(source)
 
 
 def fixed_prefix(source: str) -> str:
-    """Return the part of a glob before the first folder name with wildcards. Return other sources unchanged."""
+    """Return the part of a glob before the first path component with wildcards. Return other sources unchanged."""
     if not is_glob(source):
         return source
     return os.path.join("", *itertools.takewhile(lambda part: not glob.has_magic(part), Path(source).parts)) or "."
 
 
 def folders_below(top: str, *, follow_symlinks: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield (folder, names of its files) for a folder and all folders below it.
+    """Yield (path, names of the files) of a folder and of all its subfolders.
 
-    Links to folders are skipped. With `follow_symlinks`, they are searched after all real folders. Each real folder is
-    searched once, by the first path that reaches it. So circular links end.
+    Symbolic links to folders are skipped. With `follow_symlinks`, they are searched after all real folders. Each real
+    folder is searched only once, through the first path that leads to it, so that circular links do not cause an
+    endless search.
 
     Raises:
         SourceError: A folder cannot be read.
     """
     visited: set[str] = set()
     waiting = [top]
-    for start in waiting:  # grows during the loop
+    for start in waiting:  # the loop appends to the list
         for base, names, files in os.walk(start, onerror=_unreadable):
             real = os.path.realpath(base)
             if real in visited:
@@ -57,7 +58,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return the paths that a glob matches, sorted. `**` stands for any number of folders (`folders_below`)."""
+    """Return the paths that match a glob, sorted. `**` stands for any number of folders (`folders_below`)."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -67,27 +68,27 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
     for top in sorted(glob.glob(head)) if head else ["."]:
         for folder, _ in folders_below(top, follow_symlinks=follow_symlinks):
             if any(part.startswith(".") for part in Path(os.path.relpath(folder, top)).parts):
-                continue  # like the shell's, wildcards do not match hidden folders
+                continue  # as in a shell, wildcards do not match hidden folders
             place = folder if head else os.path.relpath(folder).removeprefix(".")
             found.update(expand_glob(os.path.join(glob.escape(place), *tail), follow_symlinks=follow_symlinks))
     return sorted(found)
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path is below an absolute folder, by their names alone."""
+    """Return whether an absolute path begins with an absolute folder. Links are not resolved."""
     return path.startswith(folder.rstrip("/") + "/")
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return the real path of a file if links lead out of its folder, else None.
+    """Return the real path of a file if symbolic links lead out of a folder. Return None otherwise.
 
     Args:
         path: The absolute path of the file.
-        folder: The folder.
-        real_folder: `os.path.realpath`, or a cache of it that is as old as the search.
+        folder: The folder that the real path should be in.
+        real_folder: The function `os.path.realpath`, or a version of it that caches results during one search.
     """
     if not is_below(path, os.path.abspath(folder)):
-        return None  # the path was named by itself, so no link in the folder leads there
+        return None  # the path itself is outside of the folder, so it was not reached by a link in the folder
     if os.path.islink(path):
         real = os.path.realpath(path)
     else:
@@ -96,10 +97,12 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
 
 
 def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
-    """Return the facts of objects at and below a uri by folder, sorted, and by their names in it.
+    """Return the metadata of all objects at and below a uri, by the folder of the object, then by its name.
+
+    The folders are sorted.
 
     Raises:
-        SourceError: The store cannot list them.
+        SourceError: The store cannot list the objects.
     """
     folders: dict[str, dict[str, Facts]] = {}
     for name, facts in listed_objects(uri):
@@ -109,7 +112,7 @@ def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
 
 
 def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
-    """Yield (uri, facts) of every object below a folder. Raises SourceError if the store cannot list them."""
+    """Yield (uri, metadata) of every object below a folder. Raises SourceError if the store cannot list the folder."""
     try:
         yield from listing(uri)
     except StorageError as error:
@@ -119,19 +122,22 @@ def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
 
 
 def is_pattern(uri: str) -> bool:
-    """Return whether a uri has wildcards, as `glob` understands them."""
+    """Return whether a uri contains wildcards of `glob`."""
     return glob.has_magic(uri.split("://", 1)[1])
 
 
 def pattern_folder(uri: str) -> str:
-    """Return the part of a pattern before its first path component with wildcards."""
+    """Return the part of a uri with wildcards that precedes the first path component with wildcards."""
     scheme, rest = uri.split("://", 1)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), rest.split("/"))
     return f"{scheme}://{'/'.join(fixed)}"
 
 
 def expand_pattern(uri: str) -> list[tuple[str, Facts]]:
-    """Return the objects that a pattern matches, sorted. `**` stands for any number of folders. Raises SourceError."""
+    """Return (uri, metadata) of the objects that match a uri with wildcards, sorted. Raises SourceError.
+
+    `**` stands for any number of folders.
+    """
     folder = pattern_folder(uri)
     pattern = _compiled(uri[len(folder) + 1 :])
     return [(name, facts) for name, facts in listed_objects(folder) if pattern.fullmatch(name[len(folder) + 1 :])]
@@ -144,9 +150,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    """Return a regular expression for the name of one folder or object.
+    """Return a regular expression for one path component of a pattern.
 
-    Wildcards do not match a dot at the beginning of a name.
+    As in a shell, wildcards do not match a dot at the beginning of a name.
     """
     made = "(?!\\.)" if part[:1] in "*?[" else ""
     for piece in re.split(r"(\*|\?|\[[^]]+\])", part):
@@ -170,7 +176,10 @@ def is_there(path: str) -> bool:
 
 
 def names_folder(path: str, spelled: str) -> bool:
-    """Return whether an entry of a list names a folder. In a store, that is a name with a final slash or no ending."""
+    """Return whether an entry of a list names a folder.
+
+    In object storage, a name without a filename extension, or with a slash at the end, is taken for a folder.
+    """
     if is_remote(path):
         return spelled.endswith("/") or not os.path.splitext(path)[1]
     return os.path.isdir(path)

@@ -1,12 +1,12 @@
-"""Read LeRobot datasets as listings: one row for each episode and camera. Formats 2.0, 2.1 and 3.0.
+"""Read LeRobot datasets as listings with one row for each episode and camera.
 
-A dataset is a folder:
+The formats 2.0, 2.1 and 3.0 are supported. A dataset is a folder with these files:
 
-    meta/info.json              version, rate, features, and how files are named
+    meta/info.json              version, frame rate, features, and templates for file names
     meta/episodes/…             the files and tasks of each episode (version 2: meta/episodes.jsonl)
-    meta/tasks.parquet          tasks by number (version 2: meta/tasks.jsonl)
-    data/…                      Parquet files with one row for each frame: states, actions, numbers
-    videos/…                    one video for each camera; in version 3, of several episodes
+    meta/tasks.parquet          the text of each task, by its number (version 2: meta/tasks.jsonl)
+    data/…                      Parquet files with one row for each frame: states, actions, episode and task numbers
+    videos/…                    the videos, each of one camera. In version 3, a video may contain several episodes.
 """
 
 import functools
@@ -33,27 +33,27 @@ from framedex.storage.uris import leads_out
 
 Row = dict[str, Any]
 
-LEROBOT = "lerobot:"  # sources with this prefix name datasets
+LEROBOT = "lerobot:"  # prefix of sources that are LeRobot datasets
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 NO_ROWS = np.zeros(0, np.int64)
-EPISODE_BYTES = 2000  # memory of an episode in Python
-CHUNK_EPISODES = 1000  # LeRobot's default in version 2, if info.json lacks it
-NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # format of a number in a file's name, such as 03d
+EPISODE_BYTES = 2000  # estimated memory of one episode as Python objects
+CHUNK_EPISODES = 1000  # episodes per chunk if info.json lacks the value; LeRobot's default in version 2
+NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # allowed format specifications of numbers in file names, such as 03d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Episode:
-    """An episode, from the files in `meta/`.
+    """An episode, as the files in `meta/` describe it.
 
     Attributes:
-        number: The number of the episode.
-        length: The number of its frames.
-        tasks: The texts of its tasks.
-        data: The Parquet file of its frames, relative to the dataset.
-        views: By camera, the path of the video relative to the dataset, and where the episode begins and ends in it,
-            in seconds.
+        number: The number assigned to the episode (`episode_index`).
+        length: The number of frames of the episode.
+        tasks: The texts of the episode's tasks.
+        data: The path of the Parquet file with the episode's frames, relative to the dataset.
+        views: For each camera, (path of the video relative to the dataset, begin of the episode in the video, end of
+            the episode in the video). The times are in seconds.
     """
 
     number: int
@@ -65,7 +65,10 @@ class _Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """The folder of a dataset. Files outside of it are never read: the dataset may come from a stranger."""
+    """The folder of a dataset.
+
+    Files outside of the folder are never read, because the dataset may come from an untrusted source.
+    """
 
     place: Place
     follow_symlinks: bool
@@ -74,7 +77,7 @@ class _Folder:
         return str(self.place)
 
     def file(self, name: str) -> Place:
-        """Return a file of the dataset. Raises SourceError if a link leads out of the folder."""
+        """Return the path of a file in the dataset. Raises SourceError if a link leads out of the folder."""
         if not isinstance(self.place, Stored) and not self.follow_symlinks:
             target = way_out(self.absolute(name), os.path.abspath(self.place), os.path.realpath)
             if target is not None:
@@ -87,74 +90,79 @@ class _Folder:
         return self.place / name
 
     def absolute(self, name: str) -> str:
-        """Return the absolute path or the uri of a file."""
+        """Return the absolute path or the uri of a file in the dataset."""
         return f"{self.place}/{name}" if isinstance(self.place, Stored) else os.path.abspath(self.place / name)
 
     def named(self, template: str, values: Mapping[str, int | str]) -> str:
-        """Return the name of a file, relative to the dataset.
+        """Return the path of a file relative to the dataset, from a template.
 
         Args:
-            template: A template from info.json, such as `data/chunk-{chunk_index:03d}/file.parquet`.
-            values: The texts and numbers that the template may use.
+            template: The template from info.json, such as `data/chunk-{chunk_index:03d}/file.parquet`.
+            values: The values of the placeholders that the template may contain.
 
         Raises:
-            SourceError: The template uses other values, or the name leads out of the folder.
+            SourceError: The template contains other placeholders, or the path leads out of the folder.
         """
         _check_template(f"{self}/{INFO}", template, tuple(values))
         name = template.format(**values)
         if leads_out(name):
             raise SourceError(
-                "names a file outside of the dataset",
+                "the file contains a path that leads out of the dataset",
                 where=f"{self}/{INFO}",
                 found=name[:200],
-                allowed="names relative to the dataset's folder, without ..",
+                allowed="paths relative to the dataset's folder, without ..",
             )
         return name
 
 
-@functools.lru_cache(16)  # thousands of episodes have the same two templates
+@functools.lru_cache(16)  # cached, because the thousands of episodes of a dataset share two templates
 def _check_template(where: str, template: str, names: tuple[str, ...]) -> None:
-    """Raise SourceError if a template uses other values, or a format by which names could get very long."""
+    """Raise SourceError if a template has placeholders that are not in `names`, or could make very long names."""
     for _, field, form, conversion in string.Formatter().parse(template):
         if field is not None and (field not in names or conversion or not NUMBER_FORM.fullmatch(form or "")):
             raise SourceError(
-                "names files in an unknown form",
+                "a template for file names is not supported",
                 where=where,
                 found=template[:200],
-                allowed=f"{', '.join(names)} in braces, numbers with up to 9 digits",
+                allowed=f"the placeholders {', '.join(names)} in braces, and numbers of up to 9 digits",
             )
 
 
-# The content of a Parquet file of frames: the rows of each episode by its number, int64, ascending; and the number of
-# each row's task, int64 [rows], or None if the file has no tasks.
+# The content of a Parquet file of frames, as a tuple of two values:
+# 1. for the number of each episode, the numbers of its rows, int64, ascending
+# 2. the number of the task of each row, int64 [rows]. None if the file does not have a column for tasks.
 FrameNumbers = tuple[Mapping[int, NDArray[np.int64]], NDArray[np.int64] | None]
 
 
 def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[NamedMedium]:
-    """Yield the mentions of a LeRobot dataset's videos, one for each episode and camera.
+    """Yield the mentions of the videos of a LeRobot dataset, one for each episode and camera.
 
-    Their columns:
+    The mentions have these columns:
 
-    - `dataset`: the folder, as the user names it.
-    - `episode_index`, `camera`.
-    - `start_seconds`, `end_seconds`: the episode's stretch of the video, in seconds from the first frame.
-    - `length`: the number of the episode's frames.
-    - `task`: the text of its task, if it has exactly one. `tasks`: the texts of all its tasks.
-    - `listing_problem`: the problem of a wrong row. Policies make no clips of such a row.
+    - `dataset`: the folder of the dataset, as the user spells it.
+    - `episode_index`: the number assigned to the episode.
+    - `camera`: the name of the camera.
+    - `start_seconds`, `end_seconds`: the times at which the episode begins and ends in the video, in seconds from the
+      first frame.
+    - `length`: the number of frames of the episode.
+    - `task`: the text of the episode's task if there is exactly one, else null.
+    - `tasks`: the texts of all tasks of the episode.
+    - `listing_problem`: the reason why the row is wrong. Policies do not make clips of such a row.
 
     Args:
-        source: The dataset, as the user names it.
-        follow_symlinks: Whether links may lead out of the dataset's folder. For videos, `discover` checks this.
+        source: The dataset, as the user spells it.
+        follow_symlinks: Whether links may lead out of the dataset's folder. Links to videos are checked by `discover`.
 
     Raises:
-        SourceError: The folder is not a LeRobot dataset, its `meta` is not readable, or a link leads out of it.
+        SourceError: The folder is not a LeRobot dataset, its folder `meta` is not readable, or a link leads out of the
+            dataset.
     """
     folder = _Folder(place=place(source.removeprefix(LEROBOT)), follow_symlinks=follow_symlinks)
     info = _read_info(folder)
     cameras = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
     if not cameras:
         raise SourceError(
-            "the dataset has no camera that is stored as video",
+            "the dataset does not have a camera whose frames are stored as video",
             where=f"{folder}/{INFO}",
             found=", ".join(f"{name}: {feature.get('dtype')}" for name, feature in info["features"].items()),
             remedy="images inside data/*.parquet are not read; convert them to videos with LeRobot's tools",
@@ -176,7 +184,7 @@ def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[Name
 
 
 def _read_info(folder: _Folder) -> Row:
-    """Return the content of info.json. Raises SourceError."""
+    """Return the content of meta/info.json. Raises SourceError."""
     try:
         info = json.loads(small_text(folder.file(INFO)))
         version = info["codebase_version"]
@@ -191,7 +199,7 @@ def _read_info(folder: _Folder) -> Row:
         ) from error
     if version not in VERSIONS:
         raise SourceError(
-            "unknown version of LeRobot's format",
+            "the version of the dataset's format is not supported",
             where=f"{folder}/{INFO}",
             found=version,
             allowed=", ".join(VERSIONS),
@@ -225,7 +233,7 @@ def _read_episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list
         for row in table.to_pylist():
             views = {}
             for camera, (chunk, file, begin, end) in of_views.items():
-                if row[file] is not None:  # an episode may lack a camera
+                if row[file] is not None:  # some episodes lack a camera
                     numbers = {"chunk_index": row[chunk], "file_index": row[file]}
                     path = folder.named(info["video_path"], {"video_key": camera} | numbers)
                     views[camera] = path, row[begin], row[end]
@@ -237,7 +245,7 @@ def _read_episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list
 
 
 def _read_episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
-    """Return the episodes of a dataset of version 2. Each has a video for each camera."""
+    """Return the episodes of a dataset of version 2. Each episode has a separate video for each camera."""
     found = []
     for row in _json_lines(folder.file("meta/episodes.jsonl")):
         number, length = row["episode_index"], row["length"]
@@ -252,11 +260,11 @@ def _read_episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list
 
 
 def _read_tasks(folder: _Folder, info: Row) -> dict[int, str]:
-    """Return the texts of tasks by number."""
+    """Return the text of each task, by the number assigned to the task."""
     if info["codebase_version"] != "v3.0":
         return {row["task_index"]: row["task"] for row in _json_lines(folder.file("meta/tasks.jsonl"))}
     table = read_all(folder.file("meta/tasks.parquet"))
-    # pandas stores its index, the text, as a column of its own.
+    # The texts are the index of a pandas table. pandas stores an index as a column, and its name may be missing.
     [text] = [name for name in table.column_names if name in ("task", "__index_level_0__")]
     return dict(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
 
@@ -266,7 +274,7 @@ def _json_lines(file: Place) -> list[Row]:
 
 
 def _read_frames(folder: _Folder, name: str) -> FrameNumbers | str:
-    """Return the content of a file of frames, or the reason why it is not readable."""
+    """Return the content of a Parquet file of frames, or the reason why the file is not readable."""
     try:
         table = read_all(folder.file(name), ["episode_index", "task_index"])
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in table.column_names else None
@@ -275,14 +283,14 @@ def _read_frames(folder: _Folder, name: str) -> FrameNumbers | str:
         return f"{name} cannot be read: {error}"
     order = np.argsort(episode, kind="stable")
     numbers, first = np.unique(episode[order], return_index=True)
-    # A file without rows has no numbers, and one empty part.
+    # Without rows, `numbers` is empty, but np.split returns one empty array. Therefore, the lengths are not compared.
     return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=False)), task
 
 
 def _mentions(
     folder: _Folder, source: str, episode: _Episode, frames: FrameNumbers | str, tasks: Mapping[int, str]
 ) -> Iterator[NamedMedium]:
-    """Yield the mentions of an episode's videos."""
+    """Yield the mention of the video of each camera of an episode."""
     row, names, problem = None, episode.tasks, frames if isinstance(frames, str) else None
     if not isinstance(frames, str):
         row, found, problem = _find_rows(episode, *frames, tasks)
@@ -313,19 +321,31 @@ def _find_rows(
     task: NDArray[np.int64] | None,
     tasks: Mapping[int, str],
 ) -> tuple[int | None, list[str], str | None]:
-    """Return (the episode's first row in its file of frames, the texts of its tasks, its problem or None)."""
+    """Find an episode in its Parquet file of frames.
+
+    Args:
+        episode: The episode.
+        rows_of: The numbers of the rows of each episode in the file.
+        task: The number of the task of each row, or None.
+        tasks: The text of each task, by its number.
+
+    Returns:
+        (the number of the episode's first row or None, the texts of the episode's tasks, the problem of the episode or
+        None).
+    """
     rows = rows_of.get(episode.number, NO_ROWS)
     if len(rows) != episode.length:
         problem = (
-            f"{episode.data} has {len(rows)} frames of episode {episode.number}; meta/episodes has {episode.length}"
+            f"{episode.data} has {len(rows)} frames of episode {episode.number}, but meta/episodes states "
+            f"{episode.length}"
         )
         return None, [], problem
     if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
-        return None, [], f"{episode.data} has other frames between those of episode {episode.number}"
+        return None, [], f"the frames of episode {episode.number} are not contiguous in {episode.data}"
     first = int(rows[0]) if len(rows) else None
     if task is None:
         return first, [], None
     numbers = list(dict.fromkeys(task[rows].tolist()))
     if unknown := [number for number in numbers if number not in tasks]:
-        return first, [], f"meta/tasks has no task {unknown[0]}, which frames of episode {episode.number} have"
+        return first, [], f"frames of episode {episode.number} have the task {unknown[0]}, which meta/tasks lacks"
     return first, [tasks[number] for number in numbers], None

@@ -1,7 +1,7 @@
-"""Read lists and listings: text files that name media, and tables that name media with the user's columns.
+"""Read lists (text files with the paths of media) and listings (tables with the paths of media and user columns).
 
-Listings are CSV, JSON, JSON Lines and Parquet files. Listings of some well-known datasets name videos by ids. A
-convention recognises such a listing by its columns, and has the possible names of the files.
+Listings are CSV, JSON, JSON Lines or Parquet files. The listings of some well-known datasets have ids of videos instead
+of paths. A `Convention` recognises such a listing by its columns, and derives possible paths from the ids.
 """
 
 import contextlib
@@ -37,14 +37,15 @@ TRIMMED = (".mp4", ".mkv", ".webm", ".avi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """A kind of listing.
+    """The format of the listings of a well-known dataset.
 
     Attributes:
-        name: The dataset.
-        columns: A listing is of this kind if it has all of these.
-        texts: Columns that are texts, even if all of their values are numbers.
-        paths: Returns the possible files of a row, relative to the root, in the order in which they are tried.
-        renamed: (Old name, new name) of columns whose own names have another meaning in listings.
+        name: The name of the dataset.
+        columns: The columns by which a listing is recognised. The listing must have all of them.
+        texts: The columns that are read as text, even if all of their values look like numbers.
+        paths: The function that returns the possible paths of a row's video, relative to the root, in the order in
+            which they are tried.
+        renamed: The new names, by old name, of columns whose names would have another meaning in framedex's listings.
     """
 
     name: str
@@ -55,25 +56,31 @@ class Convention:
 
 
 def recognise(names: Iterable[str]) -> Convention | None:
-    """Return the kind of a listing with these columns, or None."""
+    """Return the convention of a listing with these columns, or None if no convention applies."""
     return next((kind for kind in CONVENTIONS if kind.columns <= {*names}), None)
 
 
 def _paths_of(folders: Iterable[str], stem: str, endings: Iterable[str]) -> list[str]:
-    """Return a path for each folder and ending, without repeats. The folder "" is the root itself."""
+    """Return a path for each pair of a folder and a filename extension.
+
+    Repeated folders are ignored. The folder "" stands for the root.
+    """
     pairs = itertools.product(dict.fromkeys(folders), endings)
     return [f"{folder}/{stem}{ending}" if folder else f"{stem}{ending}" for folder, ending in pairs]
 
 
 def _id(row: Row, column: str) -> str:
-    """Return the id of a row's video. Raises ValueError if it is empty."""
+    """Return the id of a row's video as text. Raises ValueError if the id is empty."""
     if row[column] in (None, ""):
         raise ValueError(f"{column} is empty")
     return str(row[column])
 
 
 def _kinetics_paths(row: Row) -> list[str]:
-    """Return the names that downloaders of Kinetics give to cut videos, in folders by label, by split, or both."""
+    """Return the paths at which downloaders of Kinetics store trimmed videos.
+
+    Some downloaders use folders named after the label, the split, or both.
+    """
     stem = f"{_id(row, 'youtube_id')}_{int(row['time_start']):06d}_{int(row['time_end']):06d}"
     label, split = str(row.get("label") or ""), str(row.get("split") or "")
     labels = [label, label.replace(" ", "_")]
@@ -92,7 +99,7 @@ CONVENTIONS = (
         columns=frozenset({"youtube_id", "time_start", "time_end"}),
         texts=("youtube_id", "label", "split"),
         paths=_kinetics_paths,
-        # The files are cut already. With their own names, these columns would be taken for ranges of the files.
+        # The files are already trimmed. Without renaming, these columns would select a part of each trimmed file.
         renamed={"time_start": "youtube_time_start", "time_end": "youtube_time_end"},
     ),
     Convention(
@@ -117,10 +124,10 @@ CONVENTIONS = (
 
 
 def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
-    """Return the captions of HowTo100M's JSON, {video_id: {"start": […], "end": […], "text": […]}}, one row each.
+    """Convert HowTo100M's JSON, {video_id: {"start": […], "end": […], "text": […]}}, into one row for each caption.
 
     Returns:
-        The rows, or None if the content has another form.
+        The rows, or None if the content has another structure.
     """
     lists = ("start", "end", "text")
     if not isinstance(content, dict) or not content:
@@ -137,7 +144,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
 
 
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
-MAX_HEADER_BYTES = 1 << 20  # bytes of a CSV file that are searched for a row
+MAX_HEADER_BYTES = 1 << 20  # size of the beginning of a CSV file in which the header and the first row are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +152,9 @@ class Rows:
     """The rows of a listing.
 
     Attributes:
-        table: The readable rows.
-        numbers: The number of each row of `table` in the listing, from 0.
-        wrong: The problems of the other rows, by their numbers.
+        table: The rows that could be read.
+        numbers: For each row of `table`, the number of the row in the listing, from 0.
+        wrong: The problem of each row that could not be read, by the number of the row in the listing.
     """
 
     table: pa.Table
@@ -156,7 +163,15 @@ class Rows:
 
 
 def read_rows(path: Place, own: str) -> Rows:
-    """Read a listing. `own` is the column that names the media. Raises SourceError."""
+    """Read the rows of a listing.
+
+    Args:
+        path: The listing.
+        own: The column with the paths of the media.
+
+    Raises:
+        SourceError: The listing cannot be read.
+    """
     ending = os.path.splitext(path.name)[1].lower()
     try:
         with opened(path) as file:
@@ -164,32 +179,33 @@ def read_rows(path: Place, own: str) -> Rows:
                 return _read_csv(file, own)
             if ending == ".parquet":
                 opened_file = pq.ParquetFile(file)
-                # Before any column is read: at an error, the threads that read columns may outlive the interpreter.
+                # The types are checked before any column is read. If the error were raised later, pyarrow's threads
+                # that read columns could still run when the interpreter exits.
                 _check_types(opened_file.schema_arrow, path)
                 return _rows_of(opened_file.read(), path)
             if ending == ".json" and (rows := _read_json(file.read().decode("utf-8-sig"), path, own)) is not None:
                 return rows
             return _read_json_lines(file, path, own)
-    except UNREADABLE as error:  # for instance strings that are not UTF-8
+    except UNREADABLE as error:  # for instance because a string is not valid UTF-8
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
 
 
 def _rows_of(table: pa.Table, path: Place) -> Rows:
-    """Return the rows of a table, after a check of its columns. Raises SourceError."""
+    """Convert a table into rows, and check the types of its columns. Raises SourceError."""
     _check_types(table.schema, path)
     return Rows(table=table, numbers=range(len(table)), wrong={})
 
 
 def _check_types(schema: pa.Schema, path: Place) -> None:
-    """Raise SourceError if an index cannot store a column: it is nested too deeply, or has empty objects."""
+    """Raise SourceError if a column is nested too deeply or has empty objects, so that an index cannot store it."""
     for column in schema:
         check_depth(type_depth(column.type), f"{path}, column {column.name}", SourceError)
         if _has_empty_objects(column.type):
             raise SourceError(
-                "a column has objects without any key, which Parquet cannot store",
+                "a column has objects without keys, which Parquet cannot store",
                 where=f"{path}, column {column.name}",
                 found="{} in all rows",
-                remedy="leave the column out, or write null",
+                remedy="remove the column, or write null",
             )
 
 
@@ -202,7 +218,7 @@ def _read_csv(file: BinaryIO, own: str) -> Rows:
     text = file.read(MAX_HEADER_BYTES).decode("utf-8-sig", "replace").rstrip()
     lines = csv.reader(io.StringIO(text, newline=""))
     names = next(lines, [])
-    if next(lines, None) is None and len(text) < MAX_HEADER_BYTES:  # without rows, pyarrow fails for `own`
+    if next(lines, None) is None and len(text) < MAX_HEADER_BYTES:  # pyarrow raises an error if there are no rows
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
     kind = None if own in names else recognise(names)
     found = read_csv(file, [own] if kind is None else kind.texts)
@@ -210,17 +226,17 @@ def _read_csv(file: BinaryIO, own: str) -> Rows:
 
 
 def _read_json(text: str, path: Place, own: str) -> Rows | None:
-    """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
+    """Return the rows of a JSON file: of a list of objects, or of HowTo100M's captions. Return None for JSON Lines."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    check_depth(json_depth(text) - 2, str(path), SourceError)  # without the list and the row
+    check_depth(json_depth(text) - 2, str(path), SourceError)  # the levels of the list and of the row do not count
     if not isinstance(content, list):
         captions = captions_as_rows(content)
         return None if captions is None else _rows_of(_table_of(captions, path), path)
     if content and not any(isinstance(row, dict) for row in content):
-        raise SourceError("the listing is a list without objects", where=str(path), found=repr(content[0])[:80])
+        raise SourceError("the listing is a JSON list without any object", where=str(path), found=repr(content[0])[:80])
     wrong = {number: problem for number, row in enumerate(content) if (problem := _problem_of(row, own)) is not None}
     numbers = [number for number in range(len(content)) if number not in wrong]
     found = _rows_of(_table_of([content[number] for number in numbers], path), path)
@@ -228,28 +244,40 @@ def _read_json(text: str, path: Place, own: str) -> Rows | None:
 
 
 def _problem_of(row: object, own: str) -> str | None:
-    """Return why a value of JSON is not a row, or None if it is one. `own` is the column that names the media."""
+    """Return the reason why a JSON value is not a row, or None if it is a row.
+
+    Args:
+        row: The value.
+        own: The column with the paths of the media.
+    """
     if not isinstance(row, dict):
-        return f"it is not an object: {row!r}"[:200]
+        return f"it is not a JSON object: {row!r}"[:200]
     return None if row.get(own) is None or isinstance(row[own], str) else _name_problem(own, row[own])
 
 
 def _name_problem(own: str, found: object) -> str:
-    """Return the problem of a cell of the column that names the media."""
+    """Return the problem of a value that is not a path, in the column with the paths of the media.
+
+    Args:
+        own: The name of the column.
+        found: The value.
+    """
     return f"a {own} must be a non-empty string: {found!r}"[:200]
 
 
 def _read_json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
-    """Return the rows of JSON Lines, and the problems of lines that are not rows.
+    """Return the rows of a JSON Lines file, and the problems of lines that are not rows.
 
     Raises:
         SourceError: A line is nested too deeply.
-        pa.ArrowException: No line is a row, an object covers several lines, or a column has values of several types.
+        pa.ArrowException: No line is a row, an object extends over several lines, or a column has values of several
+            types.
     """
     file.seek(0)
     lines = []
     for number, line in enumerate(file, 1):
-        # pyarrow's reader would end the process at an object that is nested too deeply. The row itself does not count.
+        # An object that is nested too deeply would crash the process in pyarrow's reader. The level of the row itself
+        # does not count.
         check_depth(json_depth(line.decode("utf-8", "replace")) - 1, f"{path}:{number}", SourceError)
         if line.strip():
             lines.append(line)
@@ -260,7 +288,7 @@ def _read_json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
         file.seek(0)
         found = _rows_of(pyarrow.json.read_json(file), path)
         with contextlib.suppress(UnicodeDecodeError):
-            b"".join(lines).decode()  # pyarrow does not check this
+            b"".join(lines).decode()  # checks that the lines are valid UTF-8, which pyarrow does not check
             return found
     except pa.ArrowInvalid:
         wrong = _wrong_lines(lines, own)
@@ -273,7 +301,7 @@ def _read_json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
 
 
 def _spans_lines(lines: Sequence[bytes], first: int) -> bool:
-    """Return whether an object begins at a line and ends at a later one."""
+    """Return whether an object begins in the line `first` and ends in a later line."""
     text = b"".join(lines[first:]).decode("utf-8", "replace").lstrip()
     try:
         _, end = json.JSONDecoder().raw_decode(text)
@@ -283,7 +311,7 @@ def _spans_lines(lines: Sequence[bytes], first: int) -> bool:
 
 
 def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
-    """Return the problems of lines that are not rows, by their numbers."""
+    """Return the problem of each line that is not a row, by the number of the line."""
     wrong: dict[int, str] = {}
     for number, line in enumerate(lines):
         try:
@@ -296,21 +324,29 @@ def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
 
 
 def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
-    """Return rows as a table with all keys of all rows, in order of appearance. Missing values are null."""
+    """Convert rows into a table. Its columns are the keys of all rows, in order of appearance. Missing values are null.
+
+    Raises:
+        SourceError: The values of a column cannot be stored in one Arrow array.
+    """
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
             columns[name] = pa.array([row.get(name) for row in rows])
         except UNSTORABLE as error:
             raise SourceError(
-                f"column {name!r} cannot be read", where=str(path), found=error, remedy="give it one plain type"
+                f"column {name!r} cannot be read",
+                where=str(path),
+                found=error,
+                remedy="write values of the same simple type in all rows",
             ) from error
     return pa.table(columns)
 
 
-WRONG_ROW = "listing_row"  # the error kind of a row that does not name a medium
+WRONG_ROW = "listing_row"  # the error kind of a row of a listing without a usable path
 
-# DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
+# The formats of lines of DALI's file lists, in the order in which they are tried: `path label start end`, and `path
+# label`. Paths may contain spaces.
 DALI_LINES = (
     re.compile(
         r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
@@ -320,12 +356,16 @@ DALI_LINES = (
 
 
 def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path or uri of an entry of a list, the folder that it was found through, or None).
+    """Resolve an entry of a list or a listing.
 
     Args:
-        spelled: The entry.
+        spelled: The path or uri in the entry.
         base: The folder of the list.
-        root: The folder for relative paths. If None, `base`, then the working directory.
+        root: The base folder of relative paths. If None, relative paths are tried in `base`, then in the working
+            directory.
+
+    Returns:
+        (absolute path or uri, the folder out of which links must not lead or None).
     """
     if is_remote(spelled):
         return checked(pinned(spelled)), None
@@ -340,9 +380,17 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
 
 
 def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
-    """Read a text list: one path per line, or DALI's `path label [start end]`.
+    """Read a text list with one path per line, or with lines in DALI's format `path label [start end]`.
 
-    Blank lines and # comments are ignored.
+    Blank lines, and comments that begin with #, are ignored.
+
+    Args:
+        path: The list.
+        root: The base folder of relative paths. If None, relative paths are tried in the folder of the list, then in
+            the working directory.
+
+    Raises:
+        SourceError: The list cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -354,9 +402,10 @@ def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
 
 
 def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
-    """Return the first of a line's possible readings whose path exists.
+    """Parse a line of a text list.
 
-    If none exists, return the reading with the most fields.
+    The formats `path`, `path label start end` and `path label` are tried in this order. The first format that yields an
+    existing path is used. If no path exists, the format with the most fields is used.
     """
     path, folder = _resolve(line, base, root)
     readings = [NamedMedium(path=path, spelled=line, folder=folder)]
@@ -372,17 +421,19 @@ def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
 
 
 def read_table(path: Place, root: str | None, uri_column: str | None = None) -> list[NamedMedium]:
-    """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
+    """Read a CSV, JSON, JSONL or Parquet listing, which has a column with paths or uris of media, and user columns.
 
-    A row that does not name a medium becomes a failed medium `LISTING/row N`.
+    A row without a usable path becomes a failed medium with the uri `LISTING/row N`.
 
     Args:
         path: The listing.
-        root: The folder for relative paths. If None, the folder of the listing, then the working directory.
-        uri_column: The column that names the media. If None, `uri`, or the columns of a well-known dataset.
+        root: The base folder of relative paths. If None, relative paths are tried in the folder of the listing, then in
+            the working directory.
+        uri_column: The column with the paths or uris of the media. If None, the column is `uri`, or the paths are made
+            from the columns of a well-known dataset.
 
     Raises:
-        SourceError: The listing cannot be read, or none of its rows names a medium.
+        SourceError: The listing cannot be read, or none of its rows has a usable path.
     """
     own = uri_column or "uri"
     found = read_rows(path, own)
@@ -390,10 +441,12 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
     if not found.wrong and not len(found.table):
         raise SourceError("the listing has no rows", where=str(path), found=f"columns {', '.join(names) or 'none'}")
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
+        raise SourceError(
+            "several columns of the listing have the same name", where=str(path), found=", ".join(sorted(repeated))
+        )
     try:
         rows: dict[int, dict[str, Any]] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
-    except UNREADABLE as error:  # for instance dates that Python does not have
+    except UNREADABLE as error:  # for instance a date outside of the range of Python's dates
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if not rows:
         media = {}
@@ -406,13 +459,15 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
             f"the listing has no {own} column",
             where=str(path),
             found=f"columns {', '.join(names)}",
-            remedy="--uri-column names the column with the paths of the media",
+            remedy="pass the name of the column with the paths of the media by --uri-column",
         )
     media |= {number: _failed_row(path, number, problem, {}) for number, problem in found.wrong.items()}
     listed = [replace(media[number], row=number) for number in sorted(media)]
     if listed[0].error is not None and all(item.error is not None for item in listed):
         raise SourceError(
-            "no row of the listing names a medium", where=str(path), found=f"the first row: {listed[0].error.what}"
+            "no row of the listing has the path of a medium",
+            where=str(path),
+            found=f"the first row: {listed[0].error.what}",
         )
     return listed
 
@@ -420,16 +475,24 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
 def _failed_row(
     path: Place, number: int, problem: str, columns: dict[str, Any], *, refused: bool = False
 ) -> NamedMedium:
-    """Return a mention with an error for a wrong row."""
+    """Return the mention for a wrong row of a listing, with an error that describes the problem."""
     name = f"{path}/row {number}"
     error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
 
 
 def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: str | None) -> NamedMedium:
-    """Return the medium that a column of a row names, with the row's other columns."""
+    """Return the mention of the medium whose path is in a column of a row. The other columns become user columns.
+
+    Args:
+        row: The row.
+        number: The number of the row in the listing.
+        own: The column with the paths of the media.
+        path: The listing.
+        root: The base folder of relative paths, or None (see `_resolve`).
+    """
     uri, columns = row[own], {name: value for name, value in row.items() if name != own}
-    if isinstance(uri, bytes):  # some cells of the column are not valid UTF-8
+    if isinstance(uri, bytes):  # the reader returns bytes if a value of the column is not valid UTF-8
         try:
             uri = uri.decode()
         except UnicodeDecodeError:
@@ -446,22 +509,25 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
 def _find_by_convention(
     rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
 ) -> dict[int, NamedMedium]:
-    """Return the media of a listing of a well-known dataset. A missing file becomes a failed medium.
+    """Return the mentions of a listing of a well-known dataset, by the number of the row.
+
+    A row without an existing file is mentioned with its first possible path, so that it becomes a failed medium.
 
     Raises:
-        SourceError: No file of the listing exists, or the files would lie in object storage.
+        SourceError: No file of the listing exists, or the base folder is in object storage, where files are not looked
+            for.
     """
     base = os.path.dirname(str(path)) or "."
     if is_remote(base if root is None else root):
         raise SourceError(
-            f"a listing with the columns of {kind.name} needs its videos on this machine",
+            f"a listing with the columns of {kind.name} requires that its videos are on this machine",
             where=str(path),
             found=base if root is None else root,
-            remedy="add a column with the uris of the videos, and name it by --uri-column",
+            remedy="add a column with the uris of the videos, and pass its name by --uri-column",
         )
 
     @functools.cache
-    def is_folder(name: str) -> bool:  # most rows share their folders
+    def is_folder(name: str) -> bool:  # cached, because most rows share folders with other rows
         return os.path.isdir(_resolve(name, base, root)[0])
 
     found, tried, there = dict[int, NamedMedium](), list[str](), 0
@@ -470,10 +536,10 @@ def _find_by_convention(
         try:
             paths = kind.paths(row)
         except (TypeError, ValueError, OverflowError) as error:
-            found[number] = _failed_row(path, number, f"it does not name a video of {kind.name}: {error}", columns)
+            found[number] = _failed_row(path, number, f"it does not identify a video of {kind.name}: {error}", columns)
             continue
         if outside := next((one for one in paths if leads_out(one)), None):
-            problem = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
+            problem = f"its path leads out of the folder of the videos: {outside[:80]!r}"
             found[number] = _failed_row(path, number, problem, columns, refused=True)
             continue
         existing = (
@@ -486,9 +552,9 @@ def _find_by_convention(
         found[number] = NamedMedium(path=entry, spelled=spelled, columns=columns, folder=folder)
     if tried and not there:
         raise SourceError(
-            f"has the columns of {kind.name}, and none of its videos exists",
+            f"the listing has the columns of {kind.name}, but none of its videos exists",
             where=str(path),
             found=f"tried for the first row: {', '.join(tried)}",
-            remedy="--root names the folder of the videos; or name a column with their paths by --uri-column",
+            remedy="pass the folder of the videos by --root, or the name of a column with their paths by --uri-column",
         )
     return found

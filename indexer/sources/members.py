@@ -1,7 +1,7 @@
-"""Find the media in a tar or a Parquet file, and where their bytes are. Nothing is unpacked.
+"""Find the media in a tar or a Parquet file, and the byte range of each medium. Nothing is unpacked.
 
-The media of a tar are its images and videos. Those of a Parquet file are the values of columns of binaries, or of
-structs with `bytes` and `path`.
+The media of a tar are its images and videos. The media of a Parquet file are videos. Each video is a value of a binary
+column, or of a column of structs with the fields `bytes` and `path`.
 """
 
 import contextlib
@@ -29,19 +29,20 @@ from framedex.indexer.sources import named_medium
 from framedex.storage.objects import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
-MAX_MEDIA = 10_000_000  # limits the memory for a malicious file
+MAX_MEDIA = 10_000_000  # maximum number of media in a file; limits the memory if a file is malicious
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMember:
-    """A video inside a file.
+    """A video in a tar or a Parquet file.
 
     Attributes:
-        name: Its name in the file.
-        part: Its bytes. If None, it is a value of a compressed column, and has no byte range.
-        sidecars: The user's columns beside it, as JSON (`named_medium.sidecar_text`). None if they are not read.
-        remark: A problem of the sidecars, or of a file that ends within the video. None if there is none.
-        error: The reason why it must not be opened, or None.
+        name: The name of the video in the file.
+        part: The byte range of the video in the file. None if the video is a value of a compressed column, which does
+            not have a byte range.
+        sidecars: The user columns of the video, as JSON (`named_medium.sidecar_text`). None if they are not read.
+        remark: A problem of the sidecars, or that the file is truncated within the video. None if there is no problem.
+        error: The reason why the video must not be opened. None if it may be opened.
     """
 
     name: str
@@ -53,13 +54,14 @@ class FileMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileImage:
-    """An image inside a file.
+    """An image in a tar.
 
     Attributes:
-        name: Its path in the file.
-        offset: The position of its first byte in the file.
-        size: The number of its bytes.
-        problem: The reason why it is not usable, as the rest of a sentence, or None.
+        name: The path of the image in the tar.
+        offset: The offset of the image's first byte in the tar.
+        size: The size of the image, in bytes.
+        problem: The reason why the image is not usable, as a phrase that continues its name, such as "is a link". None
+            if the image is usable.
     """
 
     name: str
@@ -70,12 +72,12 @@ class FileImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContents:
-    """The media in a file, in the order of the file.
+    """The media in a tar or a Parquet file, in the order in which the file stores them.
 
     Attributes:
         images: The images.
-        videos: The videos. Each name occurs once.
-        damage: A description of the file's damage, or None.
+        videos: The videos, which have different names.
+        damage: A description of the file's damage. None if no damage was found.
     """
 
     images: list[FileImage]
@@ -84,8 +86,9 @@ class FileContents:
 
 
 BLOCK = 512
-MAX_ENDING_BYTES = 21 * BLOCK  # tars are filled up with zeros to a multiple of 20 blocks
-# The first bytes of compressed files, their format, and the tool that decompresses them.
+# Number of bytes after the end of a tar that must be zeros. Tars are padded with zeros to a multiple of 20 blocks.
+MAX_ENDING_BYTES = 21 * BLOCK
+# For the first bytes of a compressed file: (name of the format, tool for decompression).
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
@@ -97,7 +100,14 @@ COMPRESSED = {
 
 @dataclass(slots=True)
 class _Sample:
-    """Files of a tar that follow each other and share a key: videos, and the contents of sidecars by kind."""
+    """A webdataset sample: consecutive files of a tar that share a key.
+
+    Attributes:
+        key: The key of the sample. None if the files do not have a key.
+        videos: The videos of the sample.
+        contents: The contents of the sidecars, by kind.
+        problems: The problems of sidecars that cannot be used.
+    """
 
     key: str | None = None
     videos: list[FileMember] = field(default_factory=list)
@@ -106,12 +116,12 @@ class _Sample:
 
 
 def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar] = ()) -> FileContents:
-    """Find the images and videos of a tar (ustar, GNU or pax). Skip other files, hidden files and folders.
+    """Find the images and videos in a tar (ustar, GNU or pax). Other files, hidden files and folders are skipped.
 
     Args:
-        read: Reads ranges of the tar.
-        size_bytes: The size of the tar.
-        sidecars: The kinds of sidecars to read. The files of a sample must follow each other, as in webdataset.
+        read: The function that reads byte ranges of the tar.
+        size_bytes: The size of the tar, in bytes.
+        sidecars: The kinds of sidecars to read. The files of a sample must be consecutive in the tar, as in webdataset.
 
     Raises:
         MediaError: The file is not a tar, is compressed, or has more than `MAX_MEDIA` images and videos.
@@ -127,7 +137,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
             with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape", encoding="utf-8") as tar:
                 while (member := tar.next()) is not None:
                     if member.offset <= last or member.size < 0:
-                        raise tarfile.ReadError(f"the header at byte {member.offset} leads backwards")
+                        raise tarfile.ReadError(f"the header at byte {member.offset} points backwards")
                     last = member.offset
                     if (image := _image(member, size_bytes)) is not None:
                         key, ending = named_medium.sample_parts(image.name) or (None, "")
@@ -142,7 +152,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                             _take_sidecar(sample, ending, image, read)
                     if len(images) + len(videos) + len(sample.videos) > MAX_MEDIA:
                         raise MediaError("tar", f"the tar has more than {MAX_MEDIA} images and videos", refused=True)
-                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
+                    tar.members.clear()  # type: ignore[attr-defined]  # frees the memory of past members
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:
@@ -157,35 +167,44 @@ def _check_not_compressed(head: bytes) -> None:
         if head.startswith(magic):
             raise MediaError(
                 "compressed_tar",
-                f"the tar is compressed ({name}), so its members are not byte ranges; {tool} it, or write it "
-                "without compression, which saves little for videos",
+                f"the tar is compressed ({name}), so its members are not byte ranges of the file; decompress it with "
+                f"{tool}, or write the tar without compression, which saves little space for videos",
                 refused=True,
             )
 
 
 def _image(member: tarfile.TarInfo, size_bytes: int) -> FileImage | None:
-    """Return a member as if it were an image, or None for folders and hidden files."""
+    """Return the name, byte range and problem of a member in the form of an image, whatever the member contains.
+
+    Return None for folders and hidden files.
+    """
     name = posixpath.normpath(member.name) if member.name else ""
     if member.isdir() or member.name.endswith("/") or posixpath.basename(name)[:1] == ".":
         return None
     problem = None
     if member.issparse() or any(key.startswith("GNU.sparse") for key in member.pax_headers):
-        problem = "is stored with holes"
+        problem = "is a sparse file"
     elif member.issym() or member.islnk():
         problem = "is a link"
     elif not member.isreg():
-        problem = "is not a file"
+        problem = "is not a regular file"
     size = member.size if problem is None else 0
     return FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
 
 
 def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
-    """Return a video of a tar. A video within which the tar ends is cut short."""
+    """Return a video in a tar. If the tar is truncated within the video, the byte range ends where the tar ends.
+
+    Args:
+        place: The name, byte range and problem of the member.
+        stated_bytes: The size of the member in its header, in bytes.
+        size_bytes: The size of the tar, in bytes.
+    """
     part = ByteRange(offset=place.offset, size_bytes=min(place.size, size_bytes - place.offset))
     error = None
     if place.problem is not None:
         error = MediaError(
-            "tar", f"{place.problem}, and so has no bytes of its own; write it as a plain file", refused=True
+            "tar", f"{place.problem}, so its bytes are not a range of the tar; store it as a regular file", refused=True
         )
     elif named_medium.readable_name(place.name) != place.name:
         error = MediaError("file_name", "its name in the tar is not valid UTF-8; rename it", refused=True)
@@ -193,23 +212,23 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
         error = MediaError("empty", "the member is empty")
     remark = None
     if part.size_bytes < place.size:
-        remark = f"the tar ends within the member: it has {part.size_bytes} of {place.size} bytes"
+        remark = f"the tar is truncated within the member, and has {part.size_bytes} of its {place.size} bytes"
     return FileMember(name=named_medium.readable_name(place.name), part=part, remark=remark, error=error)
 
 
 def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
     """Add the content of a sidecar to its sample, or the reason why it cannot be used."""
     if place.problem is not None or place.size > named_medium.MAX_SIDECAR_BYTES:
-        said = place.problem or f"has {place.size} bytes; at most {named_medium.MAX_SIDECAR_BYTES} are read"
+        said = place.problem or f"has {place.size} bytes, but at most {named_medium.MAX_SIDECAR_BYTES} are allowed"
         sample.problems.append(f"{named_medium.readable_name(place.name)} {said}")
     elif kind in sample.contents:
-        sample.problems.append(f"{named_medium.readable_name(place.name)} is there twice")
+        sample.problems.append(f"{named_medium.readable_name(place.name)} occurs twice")
     else:
         sample.contents[kind] = read(place.offset, place.size)
 
 
 def _finished(sample: _Sample, sidecars: Sequence[named_medium.Sidecar]) -> list[FileMember]:
-    """Return the videos of a sample with its sidecars."""
+    """Return the videos of a sample, and add the values and problems of its sidecars to each video."""
     if not sample.videos or not sidecars:
         return sample.videos
     key = None if sample.key is None else named_medium.readable_name(sample.key)
@@ -221,47 +240,53 @@ def _finished(sample: _Sample, sidecars: Sequence[named_medium.Sidecar]) -> list
 
 
 def _each_once(videos: list[FileMember]) -> list[FileMember]:
-    """Return a video for each name. Refuse names that several videos have."""
+    """Return one video for each name. If several videos have the same name, the returned video is refused."""
     counts = Counter(video.name for video in videos)
     once = {video.name: video for video in videos}
     return [video if counts[name] == 1 else _refused(video, counts[name]) for name, video in once.items()]
 
 
 def _refused(video: FileMember, count: int) -> FileMember:
-    said = f"the tar has {count} members of this name; rename all but one"
+    said = f"the tar has {count} members with this name; rename all but one"
     return replace(video, error=MediaError("tar", said, refused=True))
 
 
 def _ending(read: Read, end: int, size_bytes: int) -> str | None:
-    """Return the damage of a tar whose last header ends at byte `end`. Return None if the tar ends there.
+    """Return the damage at the end of a tar, or None if the tar ends correctly.
 
-    A tar ends with blocks of zeros, or where its file ends.
+    A tar ends with blocks of zeros, or at the end of the file.
+
+    Args:
+        read: The function that reads byte ranges of the tar.
+        end: The offset at which the last member ends, in bytes. Negative if reading the members failed.
+        size_bytes: The size of the file, in bytes.
     """
     if end > size_bytes:
-        return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
+        return f"it ends at byte {size_bytes}, within a member that should end at byte {end}"
     if end >= 0 and any(read(end, BLOCK)):
         return f"the header of a member is missing at byte {end}"
     if end >= 0 and any(read(end, MAX_ENDING_BYTES)):
-        return f"after its end at byte {end} follows something else, such as another tar; write one tar of both"
+        return f"other data, such as another tar, follow its end at byte {end}; combine both tars into one"
     return None
 
 
-# The errors of reading a column: values out of the range of Python's types, texts that are not UTF-8, unknown time
-# zones.
+# The errors that reading a column may raise, for instance because a value is out of the range of Python's types, a text
+# is not valid UTF-8, or a time zone is unknown.
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError)
-OF_OTHERS = frozenset({"Image", "Audio", "Pdf", "Nifti", "Mesh"})  # features of Hugging Face's datasets with `bytes`
+# Types of features of Hugging Face's `datasets` that are structs with the field `bytes`, but not videos.
+OF_OTHERS = frozenset({"Image", "Audio", "Pdf", "Nifti", "Mesh"})
 
 
 def holds_videos(schema: pa.Schema) -> bool:
-    """Return whether a Parquet file with this schema has videos, and is not a listing."""
+    """Return whether a Parquet file with this schema contains videos, so that it is not a listing."""
     return "uri" not in schema.names and bool(video_columns(schema))
 
 
 def video_columns(schema: pa.Schema) -> list[str]:
     """Return the columns of a Parquet file that contain videos.
 
-    If Hugging Face's `datasets` recorded features of type Video in the schema, return those columns. Otherwise, return
-    all columns of binaries.
+    If the schema has metadata of Hugging Face's `datasets` with features of type Video, return the columns of these
+    features. Otherwise, return all binary columns.
     """
     features = _features(schema)
     kinds = {name: str(one.get("_type")) for name, one in features.items() if isinstance(one, dict)}
@@ -270,7 +295,7 @@ def video_columns(schema: pa.Schema) -> list[str]:
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
-    """Return the features that Hugging Face's `datasets` wrote into a schema."""
+    """Return the features that Hugging Face's `datasets` stored in the metadata of a schema."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
@@ -279,23 +304,26 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 
 
 def read_parquet(read: Read, size_bytes: int) -> FileContents:
-    """Find the videos of a Parquet file, with the other columns of their rows. Uncompressed videos are not read.
+    """Find the videos in a Parquet file, and read the other columns of their rows.
+
+    The videos themselves are read only if they do not have byte ranges and the statistics of the file do not exclude
+    nulls.
 
     Args:
-        read: Reads ranges of the file.
-        size_bytes: The size of the file.
+        read: The function that reads byte ranges of the file.
+        size_bytes: The size of the file, in bytes.
 
     Raises:
-        MediaError: The file is not a Parquet file, or has no videos.
+        MediaError: The file is not a Parquet file, does not contain videos, or has more than `MAX_MEDIA` values.
     """
     try:
         file = pq.ParquetFile(RangedFile(read, size_bytes, "parquet"))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise MediaError("not_media", f"is not a Parquet file, or is cut short: {error}") from error
+        raise MediaError("not_media", f"is not a Parquet file, or is truncated: {error}") from error
     schema = file.schema_arrow
     columns = video_columns(schema)
     if not columns:
-        said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
+        said = "it is a listing; pass it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
         raise MediaError("empty", f"no column of the Parquet file contains videos ({said})", refused=True)
     if file.metadata.num_rows * len(columns) > MAX_MEDIA:
         raise MediaError("too_large", f"the Parquet file has more than {MAX_MEDIA} values", refused=True)
@@ -312,13 +340,13 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """A column of videos.
+    """A column of videos, and the leaf of the Parquet schema that contains the bytes of the videos.
 
     Attributes:
-        column: Its name.
-        path: The path of the bytes in the schema of the file.
-        number: The number of the bytes among all leaves of the schema.
-        beside: The path of a text field `path` beside the bytes, or None.
+        column: The name of the column.
+        path: The path of the leaf in the schema.
+        number: The index of the leaf among all leaves of the schema.
+        beside: The path of the text field `path` in the same struct. None if there is no such field.
     """
 
     column: str
@@ -328,24 +356,24 @@ class _Leaf:
 
 
 def _leaf(file: pq.ParquetFile, column: str) -> _Leaf:
-    """Return the leaf with the bytes of a column. Raises MediaError if several columns have its name."""
+    """Return the leaf with the bytes of a column. Raises MediaError if several columns have the same name."""
     own = file.schema_arrow.field(column) if file.schema_arrow.names.count(column) == 1 else None
     path = None if own is None else leaf_of(own)
     numbers = [number for number in range(len(file.schema)) if file.schema.column(number).path == path]
     if own is None or path is None or len(numbers) != 1:
-        raise MediaError("columns", f"several columns are called {path or column}; rename one", refused=True)
+        raise MediaError("columns", f"several columns have the name {path or column}; rename one", refused=True)
     has_paths = pa.types.is_struct(own.type) and own.type.get_field_index("path") >= 0
     return _Leaf(column=column, path=path, number=numbers[0], beside=f"{column}.path" if has_paths else None)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
-    """The columns beside the videos in a row group.
+    """The columns of a row group that do not contain videos.
 
     Attributes:
-        count: The number of rows.
-        values: The values of each column, as types of JSON.
-        unread: The columns whose values cannot be read, by row.
+        count: The number of rows in the row group.
+        values: The values of each column, as JSON types, by the name of the column.
+        unread: For each row with values that cannot be read, the columns of these values.
     """
 
     count: int
@@ -359,12 +387,12 @@ def _of_column(
     """Return the videos of one column in one row group.
 
     Args:
-        read: Reads ranges of the file.
+        read: The function that reads byte ranges of the file.
         file: The open file.
         row_group: The number of the row group.
-        leaf: The column.
-        first: The number of the first row of the row group.
-        rows: The other columns of the row group.
+        leaf: The column of videos.
+        first: The number in the file of the row group's first row.
+        rows: The columns of the row group that do not contain videos.
     """
     chunk = checked_group(file, row_group).column(leaf.number)
     places: list[ByteRange | None] = [None] * rows.count
@@ -372,7 +400,8 @@ def _of_column(
     try:
         places = value_ranges(read, chunk, file.schema.column(leaf.number))
         nulls = {row for row, place in enumerate(places) if place is None}
-    except (ValueError, MemoryError):  # compressed or in lists; or damaged: reading a value raises the error for that
+    # The column is compressed, is in lists, or is damaged. If it is damaged, reading a value raises the error later.
+    except (ValueError, MemoryError):
         nulls = _nulls(file, row_group, leaf, chunk)
     if len(places) != rows.count:
         places, nulls = [None] * rows.count, set()
@@ -397,9 +426,10 @@ def _of_column(
 
 
 def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData) -> set[int]:
-    """Return the rows in which a column is null. If the statistics of the file do not rule out nulls, read the column.
+    """Return the numbers of the rows of a row group in which a column is null.
 
-    The set is empty if the column cannot be read. Reading one of its values raises the error.
+    The column is read unless the statistics of the file exclude nulls. If the column cannot be read, return an empty
+    set, because reading a value of the column will raise the error later.
     """
     counts_nulls = chunk.is_stats_set and chunk.statistics is not None and chunk.statistics.has_null_count
     if counts_nulls and not chunk.statistics.null_count:
@@ -413,14 +443,19 @@ def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnCh
 
 
 def _missing(path: object) -> MediaError:
-    hint = f", but the path {path}: index the file itself" if isinstance(path, str) and path else ""
+    hint = f", but a path; index the file {path} itself" if isinstance(path, str) and path else ""
     return MediaError("empty", f"the value has no bytes{hint}", refused=True)
 
 
 def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:
-    """Return the other columns of a row group that JSON can represent.
+    """Read the columns of a row group that do not contain videos and that JSON can represent.
 
-    Columns with binaries, columns that are nested too deeply, and columns that share a name are left out.
+    Binary columns, columns that are nested too deeply, and columns with the same name as another column are omitted.
+
+    Args:
+        file: The open file.
+        row_group: The number of the row group.
+        columns: The columns of videos.
     """
     schema = file.schema_arrow
     rows = _Rows(count=file.metadata.row_group(row_group).num_rows)
@@ -431,9 +466,16 @@ def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str])
 
 
 def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: _Rows) -> list[Any]:
-    """Return the values of a column, or of the field `path` of a column of structs, as types of JSON.
+    """Return the values of a column, or of a field in a column of structs, as JSON types.
 
     For a value that cannot be read, return None and add the column to `rows.unread`.
+
+    Args:
+        file: The open file.
+        row_group: The number of the row group.
+        column: The name of the column.
+        path: The path of the field in the schema. If equal to `column`, the values of the column itself are returned.
+        rows: The record of the row group, to which unreadable values are added.
     """
     values: list[Any] | pa.ChunkedArray = [None] * rows.count
     with contextlib.suppress(*UNREADABLE):
@@ -444,7 +486,7 @@ def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: 
 
 
 def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
-    """Return a value as a type of JSON. If it cannot be read, return None and add its column to `rows.unread`."""
+    """Convert a value to a JSON type. If the value cannot be read, return None and add its column to `rows.unread`."""
     with contextlib.suppress(*UNREADABLE):
         if scalar is not None:
             return _plain_value(scalar.as_py())
@@ -453,7 +495,7 @@ def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a type has no binaries and is not nested too deeply."""
+    """Return whether a type does not contain binaries and is not nested too deeply."""
     if type_depth(kind) > MAX_NESTED:
         return False
     if isinstance(kind, pa.BaseExtensionType):
@@ -466,7 +508,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value as a type of JSON: dates and times as ISO 8601 texts, decimals as texts, NaN as null."""
+    """Convert a value to a JSON type. Dates and times become ISO 8601 texts, decimals texts, and NaN null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):

@@ -1,7 +1,8 @@
-"""One mention of a medium, and the forms of media by the names of their files.
+"""Mentions of media, recognition of file types by file names, and sidecar files.
 
-Sidecars are the files beside a video in a webdataset sample. They become columns of the user. The files of a sample
-share a key: their path up to the first dot of the file's name. `a/b.left.mp4` has the key `a/b`.
+A sidecar is a file that belongs to the same webdataset sample as a video. Its content becomes a user column. All files
+of a sample share a key, which is the path of the file up to the first dot in the file name. For instance,
+`a/b.left.mp4` has the key `a/b`.
 """
 
 import json
@@ -23,7 +24,7 @@ from framedex.records.medium import SAMPLE_KEYS
 from framedex.storage.objects import Facts
 
 Form = Literal["video", "image", "folder", "tar", "parquet"]
-Holder = Literal["tar", "parquet"]  # forms of files with several media
+Holder = Literal["tar", "parquet"]  # the forms of files that contain several media
 Images = Literal["sequences", "single", "ignore"]
 Named = Literal["source", "list", "search"]
 
@@ -77,17 +78,17 @@ VIDEO_SUFFIXES = frozenset(
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
 TAR_SUFFIX = ".tar"
 PARQUET_SUFFIX = ".parquet"
-# Compressed tars count as tars. Reading them raises an error with the command that decompresses them.
+# Compressed tars count as tars, so that reading them raises an error that names the command for decompression.
 TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "lz4", "xz", "zst")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameTable:
-    """Rows of a Parquet file about the frames of a stretch of a medium, one for each frame.
+    """Rows of a Parquet file that describe the frames of a part of a medium, one row for each frame.
 
     Attributes:
-        path: The absolute path, or the uri of an object.
-        row: The number of the row about the first frame.
+        path: The absolute path of the Parquet file, or its uri in object storage.
+        row: The number of the row that describes the first frame.
     """
 
     path: str
@@ -96,23 +97,27 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedMedium:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns.
+    """A mention of a medium: its absolute path, its uri as the user spells it, and the user's columns.
 
     Attributes:
-        path: The absolute path, or the uri of an object.
-        spelled: The uri as the user spells it.
-        columns: The user's columns, by name.
+        path: The absolute path of the medium, or its uri in object storage.
+        spelled: The uri of the medium as the user spells it.
+        columns: The values of the user's columns, by name.
         row: The number of the row in the listing, from 0. None if the mention is not from a listing.
-        folder: The folder that it was found through. Links must not lead out of it. None if the user named the medium.
-        error: The reason why the medium must not be opened, or None. If a name is not valid UTF-8, it cannot be written
-            into an index: such a medium has an error, and `path` and `spelled` show invalid bytes as `\\xNN`.
-        member: The name of one of several sequences of a folder, from the column `sequence` of a listing.
-        images: The names of a sequence's loose images in the folder `path`, in order. None for other media.
-        fps: The rate of the images in the listing, or None.
-        seconds: The time of each image in the listing, None for a missing one. None if the listing has no times.
-        facts: The facts of an object whose folder was listed, or None.
-        frame_table: The rows about the frames of the stretch that the mention is about, or None.
-        named: How the medium was named: as a `source`, in a `list` or listing, or only by the `search` of a folder or
+        folder: The folder through which the medium was found, and out of which links must not lead. None if links may
+            lead anywhere.
+        error: The reason why the medium must not be opened. None if the medium may be opened. A medium whose file name
+            is not valid UTF-8 has an error, because the name cannot be written into an index. In this case, `path` and
+            `spelled` show invalid bytes as `\\xNN`.
+        member: The name of the image sequence, from the column `sequence` of a listing. None for other media.
+        images: The file names of the images of a sequence in the folder `path`, in order. None for other media.
+        fps: The rate of the images, in images per second, from the listing. None if the listing does not have a rate.
+        seconds: The time of each image from the listing, in seconds. An element is None if the time is missing. None if
+            the listing does not have times.
+        facts: The metadata of the object if its folder was listed. None otherwise.
+        frame_table: The rows that describe the frames of the part of the medium to which the mention applies. None if
+            there are no such rows.
+        named: How the medium was found: as a `source`, in a `list` or listing, or only by the `search` of a folder or
             pattern.
     """
 
@@ -132,14 +137,17 @@ class NamedMedium:
 
     @property
     def form(self) -> Form:
-        """How the medium is stored: a folder of images, one image, a tar, a Parquet file, or a video."""
+        """The form in which the medium is stored: a folder of images, one image, a tar, a Parquet file, or a video."""
         if self.images is not None:
             return "folder"
         return form_of(self.path)
 
 
 def form_of(name: str) -> Form:
-    """Return the form of a file by its name. A file that is not an image, a tar or a Parquet file may be a video."""
+    """Return the form of a file, judged by its name.
+
+    A file without the filename extension of an image, a tar or a Parquet file is assumed to be a video.
+    """
     if is_image_name(name):
         return "image"
     if is_tar_name(name):
@@ -148,38 +156,38 @@ def form_of(name: str) -> Form:
 
 
 def is_image_name(name: str) -> bool:
-    """Return whether a file name has the ending of an image, in upper or lower case."""
+    """Return whether a file name has the extension of an image, in upper or lower case."""
     return Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def is_video_name(name: str) -> bool:
-    """Return whether a file name has the ending of a video, in upper or lower case."""
+    """Return whether a file name has the extension of a video, in upper or lower case."""
     return Path(name).suffix.lower() in VIDEO_SUFFIXES
 
 
 def is_tar_name(name: str) -> bool:
-    """Return whether a file name has the ending of a tar, in upper or lower case."""
+    """Return whether a file name has the extension of a tar or a compressed tar, in upper or lower case."""
     return name.lower().endswith(TAR_ENDINGS)
 
 
 def readable_name(name: str) -> str:
-    """Return a file name with the bytes that are not valid UTF-8 shown as `\\xNN`."""
+    """Replace the bytes of a file name that are not valid UTF-8 by `\\xNN`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
-COLUMNS = "columns"  # the key of the other columns of a Parquet file with videos
-# The columns by which a row of a listing selects a stretch. Keys of sidecars do not become columns of these names or of
-# SAMPLE_KEYS, because their authors did not mean framedex's columns.
+COLUMNS = "columns"  # JSON key of the values of the other columns of a Parquet file with videos
+# The columns by which a row of a listing selects a part of a medium. If a JSON sidecar has a key with one of these
+# names or a name in SAMPLE_KEYS, the column gets another name, because the key does not have framedex's meaning.
 OF_STRETCHES = frozenset({"start", "end"})
 MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
 
 
 def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
-    """Return kinds of sidecars by their names. Raises ValueError for other names."""
+    """Return the kinds of sidecars with given names, without repeats. Raises ValueError if a name is unknown."""
     names = list(kinds)
     wrong = [name for name in names if name not in SIDECARS]
     if wrong:
@@ -188,7 +196,10 @@ def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
 
 
 def sample_parts(name: str) -> tuple[str, str] | None:
-    """Return (key, ending in lower case) of a file of a sample, or None if its name has another form."""
+    """Split a file name into (key of its webdataset sample, the rest after the first dot in lower case).
+
+    Return None if the name is not the name of a file of a sample.
+    """
     match = SAMPLE_FILE.fullmatch(name)
     return None if match is None else (match["key"], match["ending"].lower())
 
@@ -196,13 +207,16 @@ def sample_parts(name: str) -> tuple[str, str] | None:
 def sidecar_text(
     wanted: Sequence[Sidecar], key: str | None, contents: Mapping[str, bytes], problems: Iterable[str] = ()
 ) -> tuple[str, str | None]:
-    """Return (the values of a sample's sidecars as JSON, their problems or None).
+    """Parse the sidecars of a sample.
 
     Args:
-        wanted: The kinds of sidecars. The result has a value for each, or null if the sample lacks it.
-        key: The key of the sample, or None.
-        contents: The bytes of the sidecars, by kind.
-        problems: Problems that were found before.
+        wanted: The kinds of sidecars. The result has a value for each kind, which is null if the sample lacks it.
+        key: The key of the sample. None if the video does not have a key.
+        contents: The content of each sidecar, by kind.
+        problems: The problems of sidecars that were found before parsing.
+
+    Returns:
+        (the values of the sidecars by kind, as JSON; a description of all problems, None if there are none).
     """
     values: dict[str, Any] = {}
     said = list(problems)
@@ -220,7 +234,12 @@ def sidecar_text(
 
 
 def _parsed(kind: str, content: bytes) -> Any:
-    """Return the value of a sidecar. Raises ValueError, whose message is the rest of a sentence about the sidecar."""
+    """Return the value of a sidecar.
+
+    Raises:
+        ValueError: The content is not valid. The message is a phrase that continues "the sidecar", such as "is not
+            JSON".
+    """
     try:
         text = content.decode("utf-8-sig" if kind == "json" else "utf-8")
     except UnicodeDecodeError:
@@ -241,7 +260,7 @@ def _parsed(kind: str, content: bytes) -> Any:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("has half of a surrogate pair, which is not valid Unicode") from None
+        raise ValueError("has an unpaired surrogate, which is not valid Unicode") from None
     return value
 
 
@@ -251,17 +270,17 @@ def _finite(text: str) -> float | None:
 
 
 def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, flat: bool = True) -> dict[str, Any]:
-    """Return user columns with the values of a video's sidecars.
+    """Convert the sidecars of a video into user columns. Return the values of the columns, by name.
 
-    An object in a `json` sidecar becomes a column for each of its keys. Values that are objects or lists stay JSON
-    texts. A key that is already the name of another column, or one of `SAMPLE_KEYS`, gets the prefix `json.`. The
-    columns of a Parquet file are treated likewise, with the prefix `columns.`.
+    If a `json` sidecar is an object, each of its keys becomes a column. Values that are objects or lists remain JSON
+    texts. If a key is the name of another column or is in `SAMPLE_KEYS`, the name of its column has the prefix `json.`.
+    The columns of a Parquet file with videos are converted in the same way, with the prefix `columns.`.
 
     Args:
-        text: The result of `sidecar_text`, or the columns of a row as JSON.
-        wanted: The kinds that become columns.
+        text: The sidecars as JSON, by kind, from `sidecar_text`; or the columns of a row of a Parquet file as JSON.
+        wanted: The kinds of sidecars that become columns.
         taken: The names of other columns.
-        flat: Whether each key of an object becomes a column. If not, the object stays a JSON text.
+        flat: Whether each key of an object becomes a column. If False, the object becomes one column with a JSON text.
     """
     kinds = {*wanted, COLUMNS}
     values = {kind: value for kind, value in json.loads(text).items() if kind in kinds and value is not None}
@@ -276,7 +295,7 @@ def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, f
 
 
 def sidecar_column(values: Sequence[Any]) -> pa.Array:
-    """Return the values of a column of sidecars. If they have no common type, they become texts."""
+    """Return the values of a column of sidecars as an Arrow array. Values without a common type are stored as texts."""
     try:
         return pa.array(values)
     except UNSTORABLE:
@@ -284,5 +303,5 @@ def sidecar_column(values: Sequence[Any]) -> pa.Array:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a value as a text: a text itself, others as JSON."""
+    """Return a value as text. None and texts are returned unchanged, and other values as JSON."""
     return value if value is None or isinstance(value, str) else json.dumps(value)

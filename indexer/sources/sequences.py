@@ -1,7 +1,8 @@
-"""Group images into sequences: those of a folder, of a part of a tar, or of rows of a listing.
+"""Group images into sequences, and determine the times of the images.
 
-Find the times of images, which have none themselves, by a rate, a listing, or a file beside them. Sort names with
-numbers by value: frame2 before frame10.
+A sequence has the images of a folder, of a part of a tar, or of several rows of a listing. The times of the images are
+given by a rate, a listing, or a timestamps file in the folder or tar. Names of images are sorted by the values of the
+numbers in them, for instance frame2 before frame10.
 """
 
 import itertools
@@ -22,23 +23,23 @@ from framedex.indexer.sources.named_medium import NamedMedium, form_of, is_image
 from framedex.indexer.timeline import COUNTED, LISTED
 
 TIMES_NAME = "timestamps.txt"
-PER_SECOND = 1_000_000  # ticks per second for times that a file or a listing states
-MOST = (1 << 31) - 1  # a time base is two numbers of 32 bits
-FARTHEST_SECONDS = 1 << 40  # as a number of ticks, this is far below the limit of 64 bits
-# Decimal numbers of usual size. Fraction would need hours for 1e999999999.
+PER_SECOND = 1_000_000  # ticks per second of the time base for times from a file or a listing
+MOST = (1 << 31) - 1  # maximum numerator and denominator of a time base, which are signed 32-bit integers
+FARTHEST_SECONDS = 1 << 40  # maximum absolute value of a time; converted to ticks, it fits into 64 bits
+# Decimal numbers of limited length. Without the limit, converting 1e999999999 to a Fraction would take hours.
 NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
 RATE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|[0-9]{1,20}/[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTimes:
-    """The times of images.
+    """The times of the images of a sequence.
 
     Attributes:
-        pts: int64 [images], in ticks.
-        tick: The length of a tick in seconds.
-        last_duration: The duration of the last image, in ticks. 0 stands for the median distance.
-        source: The source of the times, as in `videos.pts_source`.
+        pts: int64 [images], the presentation timestamps, in ticks.
+        tick: The duration of a tick, in seconds.
+        last_duration: The duration of the last image, in ticks. If 0, the median distance of the images is used.
+        source: The origin of the times, a value of `videos.pts_source`.
     """
 
     pts: NDArray[np.int64]
@@ -48,18 +49,18 @@ class ImageTimes:
 
 
 def rate_of(value: object) -> Fraction:
-    """Return frames per second, from a number or text such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
+    """Parse a number of frames per second, such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
     text = str(value).strip()
     if not RATE.fullmatch(text) or not any(digit in "123456789" for digit in text.rpartition("/")[2]):
         raise ValueError(f"{value!r} is not a positive number of frames per second")
     rate = Fraction(text)
     if not rate or max(rate.numerator, rate.denominator) > MOST:
-        raise ValueError(f"{value!r} frames per second is not a ratio of two positive numbers of 31 bits")
+        raise ValueError(f"{value!r} frames per second is not a ratio of two positive 31-bit integers")
     return rate
 
 
 def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
-    """Return the times of `count` images at a rate. If it is None, they have one second each."""
+    """Return the times of `count` images at a rate, in images per second. If the rate is None, it is 1."""
     return ImageTimes(
         pts=np.arange(count, dtype=np.int64),
         tick=1 / rate if rate is not None else Fraction(1),
@@ -69,14 +70,14 @@ def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
 
 
 def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageTimes:
-    """Return the given times, rounded to microseconds. A single image lasts one second.
+    """Convert the given times of images, and round them to microseconds. A single image has a duration of one second.
 
     Args:
-        seconds: The time of each image.
+        seconds: The time of each image, in seconds. None if the time of an image is missing.
         count: The number of images.
 
     Raises:
-        MediaError: There are too few or too many times, one is missing or too large, or they do not ascend.
+        MediaError: There are too few or too many times, a time is missing or too large, or the times do not ascend.
     """
     if len(seconds) != count:
         raise _refused(f"{len(seconds)} timestamps for {count} images")
@@ -84,8 +85,8 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageT
     for number, (before, after) in enumerate(itertools.pairwise(ticks), 1):
         if after <= before:
             raise _refused(
-                f"timestamps do not ascend: image {number} at {after / PER_SECOND:g} s "
-                f"follows {before / PER_SECOND:g} s"
+                f"timestamps do not ascend: image {number} is at {after / PER_SECOND:g} s, "
+                f"and the image before it is at {before / PER_SECOND:g} s"
             )
     return ImageTimes(
         pts=np.array(ticks, np.int64),
@@ -104,29 +105,30 @@ def _ticks(time: Fraction | float | None, number: int) -> int:
 
 
 def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
-    """Return the time in seconds of each image, from a timestamps file. It is None for images that the file omits.
+    """Parse a timestamps file. Return the time of each image, in seconds. An element is None if the time is missing.
 
-    The file has a time for each image, in the order of the images, or lines `name time` in any order. Blank lines and #
-    comments are ignored.
+    The lines of the file either have one time each, in the order of the images, or have the form `name time`, in any
+    order. Blank lines, and comments that begin with #, are ignored.
 
     Args:
         text: The text of the file.
         names: The names of the images.
 
     Raises:
-        MediaError: The lines have another form or both forms, or an image is named twice or does not exist.
+        MediaError: A line has another form, some lines have names and some do not, or a name occurs twice or is not the
+            name of an image.
     """
     lines = [line for line in (line.strip() for line in text.splitlines()) if line and not line.startswith("#")]
     pairs = [line.rsplit(None, 1) for line in lines]
     if all(len(pair) == 1 for pair in pairs):
         return [_number(line) for line in lines]
     if any(len(pair) == 1 for pair in pairs):
-        raise _refused(f"some lines of {TIMES_NAME} name an image, and some do not")
+        raise _refused(f"some lines of {TIMES_NAME} begin with the name of an image, and some do not")
     found: dict[str, Fraction] = {}
     known = set(names)
     for name, time in pairs:
         if name in found or name not in known:
-            raise _refused(f"{TIMES_NAME} names {name!r} {'twice' if name in found else 'which is not there'}")
+            raise _refused(f"{TIMES_NAME} has {name!r}{' twice' if name in found else ', which is not an image'}")
         found[name] = _number(time)
     return [found.get(name) for name in names]
 
@@ -147,41 +149,43 @@ Key = tuple[tuple[str | tuple[int, str], ...], str]
 
 
 def natural_key(name: str) -> Key:
-    """Return the sort key of a name. It orders text by code points, and ASCII numbers of any length by value.
+    """Return a sort key that orders numbers in names by value, and other text by code points.
 
-    Names that differ only in leading zeros are ordered by their text, so different names have different keys.
+    Numbers consist of ASCII digits, and may have any length. Names that differ only in leading zeros are ordered as
+    text, so that different names have different keys.
     """
-    parts = DIGITS.split(name)  # text at even places, digits at odd ones
+    parts = DIGITS.split(name)  # the elements with even indices are text, the elements with odd indices are digits
     return tuple(_value(part) if place % 2 else part for place, part in enumerate(parts)), name
 
 
 def _value(digits: str) -> tuple[int, str]:
-    """Return a key that orders numbers by value. It avoids int(), which refuses thousands of digits."""
+    """Return a sort key that orders texts of digits by value. (int() is not used: it rejects thousands of digits.)"""
     significant = digits.lstrip("0")
     return len(significant), significant
 
 
-SEQUENCE_COLUMN, SECONDS_COLUMN, RATE_COLUMN = "sequence", "seconds", "fps"  # columns of a listing
-NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several files of a sample
-NONE = (None, "")  # missing values; in CSV, an empty text is a missing value
-TOP = "."  # name of the sequence of the images at the top of a tar
+SEQUENCE_COLUMN, SECONDS_COLUMN, RATE_COLUMN = "sequence", "seconds", "fps"  # names of columns of listings of images
+NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # names such as `key.000.jpg` of the images of a sample
+NONE = (None, "")  # values that count as missing; CSV cannot represent a missing value other than by an empty text
+TOP = "."  # name of the sequence that consists of the images in the top-level folder of a tar
 
 
 def visible_images(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of images in natural order, without hidden files."""
+    """Return the names of images that are not hidden files, sorted by `natural_key`."""
     return tuple(sorted((name for name in names if is_image_name(name) and name[:1] != "."), key=natural_key))
 
 
 def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list[str]]:
-    """Return the sequences of the image files in a tar, by name: files that share a key, else files of one folder.
+    """Group the images in a tar into sequences. Return the names of the images of each sequence, by its name.
 
-    A key is the path up to the first dot of a name such as `key.000.jpg`. It is used if several images share it, unless
-    a folder of images has the same name. Images at the top of the tar form the sequence `.`. Each image belongs to one
-    sequence. Sequences and their images are in natural order.
+    Each image belongs to exactly one sequence. Images that share a key form a sequence with the name of the key. The
+    key is the path up to the first dot of a name such as `key.000.jpg`. A key is ignored if only one image has it, or
+    if it is also the name of a folder of images. All other images of a folder form a sequence with the name of the
+    folder. The name for the top-level folder of the tar is `.`. Sequences and their images are sorted by `natural_key`.
 
     Args:
-        names: The names of the files.
-        single: Whether each image forms a sequence of its own.
+        names: The names of the image files.
+        single: Whether each image forms a separate sequence.
     """
     if single:
         return {name: [name] for name in names}
@@ -200,7 +204,7 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
 
 
 def folder_sequence(item: NamedMedium) -> NamedMedium:
-    """Return the mention of a folder as the mention of a sequence of the images directly in it."""
+    """Convert the mention of a folder into the mention of an image sequence with the images directly in the folder."""
     try:
         images = visible_images(files_in(item.path))
     except OSError as error:
@@ -208,21 +212,23 @@ def folder_sequence(item: NamedMedium) -> NamedMedium:
     except StorageError as error:
         return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.what}"))
     if not images:
-        return replace(item, images=(), error=MediaError("empty", "no image lies directly in the folder"))
+        return replace(item, images=(), error=MediaError("empty", "the folder itself does not contain any images"))
     return replace(item, images=images)
 
 
 def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
-    """Return the rows of a listing. A sequence becomes one row, at the place of its first row.
+    """Join rows of a listing that form image sequences. Return the rows, with one row for each sequence.
 
-    Images with the same value in a column `sequence` form a sequence. Columns that differ between its rows are dropped.
+    Images with the same value in the column `sequence` form a sequence. The row of a sequence is at the position of the
+    sequence's first image. It lacks columns in which the joined rows differ.
 
     Args:
         rows: The rows of the listing.
-        where: The listing, for messages.
+        where: The name of the listing, for messages.
 
     Raises:
-        SourceError: Images of a sequence lie in several folders, files of it are not images, or a rate is not valid.
+        SourceError: The images of a sequence are in several folders, a file of a sequence is not an image, or a rate or
+            a time is not valid.
     """
     groups: dict[str, list[NamedMedium]] = {}
     places: list[str | NamedMedium] = []
@@ -248,11 +254,11 @@ def _joined(name: str, rows: list[NamedMedium], where: str) -> NamedMedium:
             raise SourceError(f"sequence {name!r} has a file that is not an image", where=where, found=row.spelled)
     if len(folders) > 1:
         raise SourceError(
-            f"the images of sequence {name!r} lie in several folders",
+            f"the images of sequence {name!r} are in several folders",
             where=where,
             found=", ".join(folders[:3]),
             allowed="one folder",
-            remedy="give each folder a sequence of its own",
+            remedy="write different values in the column `sequence` for different folders",
         )
     same = {
         column: value for column, value in rows[0].columns.items() if all(row.columns[column] == value for row in rows)
@@ -281,7 +287,7 @@ def _seconds(value: object, name: str, where: str) -> float | None:
 
 
 def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
-    """Return a mention of images with the rate in its column `fps`. Return mentions of videos unchanged."""
+    """Set the rate of a mention of images to the value of its column `fps`. Return mentions of videos unchanged."""
     rate = row.columns.get(RATE_COLUMN)
     if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
         return row
@@ -292,9 +298,13 @@ def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
 
 
 def check_one_timing(items: Iterable[NamedMedium]) -> None:
-    """Raise SourceError if a medium is mentioned several times with different rates or times."""
+    """Raise SourceError if several mentions of a medium state different rates or times."""
     seen: dict[tuple[str, str | None], tuple[Fraction | None, Any]] = {}
     for item in items:
         timing = item.fps, item.seconds
         if timing != (None, None) and seen.setdefault((item.path, item.member), timing) != timing:
-            raise SourceError("two rates for one medium", where=item.spelled, found=f"{item.fps} frames a second")
+            raise SourceError(
+                "two mentions of a medium have different rates or times",
+                where=item.spelled,
+                found=f"{item.fps} frames per second",
+            )

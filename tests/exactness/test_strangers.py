@@ -205,7 +205,7 @@ def test_a_column_of_lists_where_texts_are_wanted_is_an_error(own: Path) -> None
 
 def test_objects_without_keys_are_an_error_of_the_listing(medium: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "list.jsonl").write_text(json.dumps({"uri": str(medium("h264_default.mp4")), "meta": {}}))
-    with pytest.raises(SourceError, match="objects without any key"):
+    with pytest.raises(SourceError, match="objects without keys"):
         framedex.index(tmp_path / "list.jsonl", tmp_path / "I", workers=0, progress=False)
 
 

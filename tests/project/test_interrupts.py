@@ -89,7 +89,7 @@ def test_index_keeps_what_it_probed_and_goes_on(number: int, all_media: Path, tm
     said = interrupted(arguments, lambda process: is_open(process, "late"), number)
     kept = len(Index(tmp_path / "I"))
     assert 0 < kept < 70, said
-    what = f"{kept} media in {tmp_path / 'I'} are kept; the same command goes on with the others"
+    what = f"{kept} media in {tmp_path / 'I'} are kept; run the same command again to index the others"
     assert said.strip() == f"interrupted: {what}"
     again = run(*arguments).output
     assert f"{70 - kept} files new, 0 changed, 0 gone, {kept} unchanged" in again

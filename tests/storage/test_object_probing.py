@@ -169,7 +169,10 @@ class TestProbing:
         assert found(f"{bucket.uri}/**/*.mp4") == ["1.mp4", "2.mp4"]
         assert found(f"@{bucket.uri}/list.txt") == ["1.mp4", "2.mp4"]
         assert found(f"{bucket.uri}/rows.csv", f"{bucket.uri}/w/4.mkv") == ["1.mp4", "4.mkv"]
-        assert "matches nothing" in run("index", f"{bucket.uri}/*.avi", "--out", tmp_path / "NONE", code=1).output
+        assert (
+            "no file or folder matches"
+            in run("index", f"{bucket.uri}/*.avi", "--out", tmp_path / "NONE", code=1).output
+        )
         run("index", f"{bucket.uri}/rows.csv", "--out", tmp_path / "LABELS")
         assert Index(tmp_path / "LABELS").listing["label"].to_pylist() == ["cat"]
 

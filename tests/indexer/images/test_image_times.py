@@ -55,7 +55,7 @@ def test_a_timestamps_file_times_its_folder(tmp_path: Path, text: str) -> None:
         ("0\n1\n1e80\n", "beyond"),
         ("frame0.png 0\nframe1.png 1\n", "image 2 has no timestamp"),
         ("frame0.png 0\nframe0.png 1\nframe2.png 3\n", "twice"),
-        ("frame0.png 0\nframe7.png 1\nframe2.png 3\n", "not there"),
+        ("frame0.png 0\nframe7.png 1\nframe2.png 3\n", "which is not an image"),
         ("frame0.png 0\n1\n2\n", "some do not"),
         ("", "0 timestamps"),
     ],

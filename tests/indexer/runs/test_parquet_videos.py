@@ -144,7 +144,7 @@ def test_values_that_are_no_videos_cost_no_other(tmp_path: Path, videos: list[Pa
         _, index = indexed(tmp_path / compression, source)
         found = list(rows(index).values())
         assert [row["status"] for row in found] == ["failed", "refused", "refused", "failed", "ok"]
-        assert "far.mp4: index the file itself" in found[2]["error_message"]
+        assert "but a path; index the file far.mp4 itself" in found[2]["error_message"]
         assert found[3]["error_kind"] == "empty"
 
 
@@ -174,7 +174,7 @@ def test_a_glob_names_files_of_videos(tmp_path: Path, videos: list[Path]) -> Non
         "t0.parquet/video/0",
         "t1.parquet/video/0",
     ]
-    assert "it is a listing: name it as a source" in found["t2.parquet"]["error_message"]
+    assert "it is a listing; pass it as a source" in found["t2.parquet"]["error_message"]
 
 
 def test_a_file_cut_short_is_a_row_of_its_own(tmp_path: Path, videos: list[Path]) -> None:
@@ -186,7 +186,7 @@ def test_a_file_cut_short_is_a_row_of_its_own(tmp_path: Path, videos: list[Path]
     assert other.exists()
     found = rows(index)
     assert {name: row["status"] for name, row in found.items()} == {"t.parquet": "failed", "u.parquet/video/0": "ok"}
-    assert "cut short" in found["t.parquet"]["error_message"]
+    assert "is truncated" in found["t.parquet"]["error_message"]
 
 
 def test_damaged_pages_cost_only_their_videos(tmp_path: Path, videos: list[Path]) -> None:
@@ -229,7 +229,7 @@ def test_columns_that_share_a_name_are_refused_where_they_hold_videos(tmp_path: 
     _, index = indexed(tmp_path / "INDEX", write(tmp_path / "t.parquet", table))
     (row,) = rows(index).values()
     assert (row["status"], row["error_kind"]) == ("refused", "columns")
-    assert "several columns are called a.bytes" in row["error_message"]
+    assert "several columns have the name a.bytes" in row["error_message"]
     table = pa.Table.from_arrays([pa.array([first]), pa.array([1]), pa.array([2])], ["v", "n", "n"])
     _, index = indexed(tmp_path / "J", write(tmp_path / "u.parquet", table))
     assert [row["status"] for row in rows(index).values()] == ["ok"]

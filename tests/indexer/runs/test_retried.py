@@ -142,14 +142,14 @@ def test_a_file_name_that_cannot_be_written_fails_once(tmp_path: Path, medium: C
 def test_a_mistyped_source_is_a_usage_error_that_writes_nothing(videos: Path) -> None:
     out = videos.parent / "INDEX"
     said = run("index", videos / "goood.mp4", "--out", out, code=2).output
-    assert "a source is not there" in said
+    assert "a source does not exist" in said
     assert f"found:   {videos}/goood.mp4" in said
     assert f"did you mean '{videos}/good.mp4'?" in said
     assert not out.exists()
     said = run(
         "index", videos / "good.mp4", videos / "x.mp4", videos / "nofolder", "--out", out, "--dry-run", code=2
     ).output
-    assert "2 sources are not there" in said
+    assert "2 sources do not exist" in said
     assert not out.exists()
     index(videos)
     before = content(out)

@@ -85,14 +85,14 @@ def test_a_video_with_the_name_of_a_sequence_is_refused(tmp_path: Path, video: b
     tar = tar_of(tmp_path / "t.tar", [("c.mp4", video), ("c.mp4/0.png", encoded(0)), ("d.mp4", video)])
     report, _ = indexed(tmp_path / "INDEX", tar)
     assert (report.ok, report.refused) == (2, 1)
-    assert "sequence of images of the same name" in report.problems[0]["error_message"]
+    assert "also has a sequence of images with this name" in report.problems[0]["error_message"]
 
 
 def test_half_of_a_surrogate_pair_costs_only_its_sidecar(tmp_path: Path, video: bytes) -> None:
     tar = tar_of(tmp_path / "t.tar", [("a.mp4", video), ("a.json", b'{"t": "\\ud800"}'), ("b.mp4", video)])
     report, index = indexed(tmp_path / "INDEX", tar)
     assert report.ok == 2
-    assert "half of a surrogate pair" in rows(index)["t.tar/a.mp4"]["error_message"]
+    assert "an unpaired surrogate" in rows(index)["t.tar/a.mp4"]["error_message"]
 
 
 def test_many_keys_stay_one_column(tmp_path: Path, video: bytes) -> None:

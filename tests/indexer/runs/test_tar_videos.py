@@ -126,7 +126,7 @@ def test_each_defect_of_a_tar_has_its_row_and_costs_no_other_medium(tmp_path: Pa
         "link.mp4": ("refused", "tar"),
     }
     assert "good.json is not JSON" in found["t.tar/good.mp4"]["error_message"]
-    assert "2 members of this name" in found["t.tar/twice.mp4"]["error_message"]
+    assert "2 members with this name" in found["t.tar/twice.mp4"]["error_message"]
     again, _ = indexed(tmp_path / "INDEX", tar)
     assert (again.unchanged, again.failed, again.refused) == (1, report.failed, report.refused)
 
@@ -144,7 +144,7 @@ def test_a_tar_cut_short_keeps_what_is_whole(tmp_path: Path, video: bytes, other
         "t.tar/a.mp4": "ok",
         "t.tar/b.mkv": "ok",
     }
-    assert f"of {middle.size} bytes" in found["t.tar/b.mkv"]["error_message"]
+    assert f"of its {middle.size} bytes" in found["t.tar/b.mkv"]["error_message"]
     assert found["t.tar/b.mkv"]["damaged_gop_count"]
     assert "truncated" in found["t.tar"]["error_message"]
 

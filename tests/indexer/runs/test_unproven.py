@@ -72,7 +72,7 @@ def test_media_without_a_proof_that_they_need_are_refused_until_they_are_indexed
 
 def test_indexing_says_how_many_videos_were_decoded_whole(index: Path, tmp_path: Path) -> None:
     said = run("index", tmp_path / "m", "--out", tmp_path / "J").output
-    assert "1 video decoded whole to prove the frames, which takes longer than reading packets (1 of mpeg4)" in said
+    assert "1 video decoded completely to prove the frames; this takes longer than reading packets (1 of mpeg4)" in said
     report = json.loads(run("index", tmp_path / "m", "--out", tmp_path / "K", "--json").stdout)
     assert (report["ok"], report["decoded_whole"]) == (2, {"mpeg4": 1})
 

@@ -110,12 +110,15 @@ def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda tree: [str(tree / "nothing*.mp4")], "matches nothing"),
+        (lambda tree: [str(tree / "nothing*.mp4")], "no file or folder matches"),
         (lambda tree: ["@" + str(tree / "missing.txt")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_text("path\nx\n") and tree / "bad.csv")], "no uri column"),
         (lambda tree: [str((tree / "bad.jsonl").write_text("{") and tree / "bad.jsonl")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_bytes(b"uri,\xff\nx,1\n") and tree / "bad.csv")], "cannot be read"),
-        (lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")], "of one name"),
+        (
+            lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")],
+            "have the same name",
+        ),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,pts\nx,1\n") and tree / "bad.csv")], "reserved name"),
         (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "neither videos nor images"),
     ],
@@ -128,7 +131,7 @@ def test_sources_that_make_no_sense_are_errors(tree: Path, make: object, says: s
 
 def test_two_labels_for_one_medium_are_an_error(tree: Path) -> None:
     (tree / "l.csv").write_text("uri,label\ncats/b.MKV,1\n")
-    with pytest.raises(SourceError, match="two labels"):
+    with pytest.raises(SourceError, match="has two labels"):
         discover([str(tree / "l.csv")], Search(label_from_parent=True))
 
 

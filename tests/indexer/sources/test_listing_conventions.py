@@ -86,12 +86,12 @@ def test_without_any_video_the_error_names_the_dataset_the_paths_and_the_remedy(
     message = r"columns of Kinetics(.|\n)*playing_guitar/-0_a_000012_000022\.mp4(.|\n)*--root(.|\n)*--uri-column"
     with pytest.raises(SourceError, match=message):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", workers=0, progress=False)
-    with pytest.raises(SourceError, match="needs its videos on this machine"):
+    with pytest.raises(SourceError, match="requires that its videos are on this machine"):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root="s3://bucket/videos", workers=0, progress=False)
     write_csv(tmp_path / "train.csv", [KINETICS[0] | {"youtube_id": ""}])
     with pytest.raises(
         SourceError,
-        match=r"no row of the listing names a medium(.|\n)*row 0 of the listing: it does not name a video of Kinetics",
+        match=r"no row of the listing has the path of a medium(.|\n)*row 0 of the listing: it does not identify",
     ):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", workers=0, progress=False)
 
@@ -163,7 +163,7 @@ def test_a_column_that_does_not_name_videos_is_refused(put: Place, tmp_path: Pat
     def message(*options: object) -> str:
         return run("index", *options, "--out", tmp_path / "INDEX", code=1).output
 
-    assert "--uri-column names the column" in message(tmp_path / "list.json")
+    assert "the column with the paths of the media by --uri-column" in message(tmp_path / "list.json")
     assert "no path column" in message(tmp_path / "list.json", "--uri-column", "path")
     assert "a size must be a non-empty string" in message(tmp_path / "list.json", "--uri-column", "size")
     assert "no source is a listing" in message(tmp_path / "a.mp4", "--uri-column", "file")
@@ -213,7 +213,7 @@ def test_cells_that_lead_out_of_the_root_refuse_their_row_alone(put: Place, tmp_
     write_csv(tmp_path / "train.csv", [*wrong, *ids, KINETICS[1]])
     output = run("index", tmp_path / "train.csv", "--root", tmp_path / "V", "--out", tmp_path / "INDEX", code=3).output
     assert "1 indexed, 6 refused, 0 failed" in output
-    assert "row 0 of the listing: its cells lead out of the folder of the videos: '../secret/" in output
+    assert "row 0 of the listing: its path leads out of the folder of the videos: '../secret/" in output
     found = Index(tmp_path / "INDEX").columns(["uri", "error_kind"]).to_pylist()
     assert {row["error_kind"] for row in found if row["uri"] != "yoga/0012_000000_000010.mp4"} == {"listing_row"}
 
@@ -268,13 +268,17 @@ def test_a_wrong_row_fails_alone_and_is_named_by_its_number(put: Place, tmp_path
     ("name", "content", "message"),
     [
         ("list.json", "[]", "the listing has no rows"),
-        ("list.json", "[3]", "the listing is a list without objects"),
+        ("list.json", "[3]", "the listing is a JSON list without any object"),
         ("list.jsonl", "", "the listing has no rows"),
         ("list.jsonl", "\n\n", "the listing has no rows"),
         ("list.csv", "uri,label\n", r"the listing has no rows(.|\n)*columns uri, label"),
         ("list.csv", "uri,label", "the listing has no rows"),
         ("list.csv", "", "the listing has no rows"),
-        ("list.csv", "uri,label\n,3\n,4\n", r"no row of the listing names a medium(.|\n)*row 0 of the listing"),
+        (
+            "list.csv",
+            "uri,label\n,3\n,4\n",
+            r"no row of the listing has the path of a medium(.|\n)*row 0 of the listing",
+        ),
     ],
 )
 def test_a_listing_without_media_says_so(tmp_path: Path, name: str, content: str, message: str) -> None:
