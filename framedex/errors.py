@@ -154,7 +154,7 @@ class StorageError(FramedexError):
 
 
 class EngineError(FramedexError):
-    """The execution engine cannot be used, such as a Ray cluster that cannot be reached."""
+    """The execution engine cannot be used, for example because a Ray cluster cannot be reached."""
 
 
 class InternalError(FramedexError):

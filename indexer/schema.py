@@ -19,8 +19,8 @@ SCHEMA_VERSION = "3.8"  # readers accept all minor versions of the same major ve
 # The error kind of files without a video stream. Such a file is refused if it was found by a search of a folder or
 # pattern. If the user named the file, it fails.
 NO_VIDEO = "no_video"
-# The error kind of videos that an earlier version of framedex indexed without a proof, although the current version
-# requires a proof for their codec: all codecs outside of `SCANNED`.
+# The error kind of videos that an earlier version of framedex indexed without a proof, and that need one now. This
+# version requires a proof for all codecs that are not in `SCANNED`.
 UNPROVEN = "unproven"
 # The first version of the format in which videos of codecs outside of `SCANNED` have a proof, and in which their number
 # of frames is counted by the proof.

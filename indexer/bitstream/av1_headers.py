@@ -211,7 +211,7 @@ class FrameHeaders:
 
         Args:
             parts: the headers of some frames each.
-            rows: the row numbers in the result of the frames in each part.
+            rows: for each part, the row in the result for each frame of the part.
         """
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
         flags = ("shown", "existing", "listed", "resized")

@@ -427,7 +427,9 @@ class Start:
             alone.take(coded)
 
     def differs(self, base: NDArray[np.int64]) -> bool:
-        """Return whether the references of some picture that is decoded from this recovery point differ or may differ.
+        """Return whether a picture that is decoded from this recovery point may have wrong references.
+
+        They are wrong if they differ from the references in a decode from the beginning of the stream.
 
         Args:
             base: int64 [packets], the random access point from which the packet is decoded.
@@ -525,8 +527,8 @@ class AccessPoints:
 def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: bool) -> NDArray[np.bool_]:
     """Return bool [packets]: whether the packet is a recovery point that is not a random access point.
 
-    After such a recovery point, the references of some picture differ for a decoder that starts there. References of
-    leading pictures may differ.
+    A decoder that starts at such a recovery point decodes some later picture with other references than a decoder that
+    started before. References of leading pictures may differ.
 
     Args:
         starts: the result of `compare_starts`.

@@ -185,7 +185,7 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
 
 
 def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """Check the file names of a mention. Return the mention, with an error if a file name is not valid UTF-8.
+    """Check the file names in a mention (a row of a listing or list). Return it, with an error if they are invalid.
 
     In the returned names, invalid bytes are replaced by `\\xNN`, so that the names can be written into an index.
     """

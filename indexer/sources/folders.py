@@ -127,7 +127,7 @@ def is_pattern(uri: str) -> bool:
 
 
 def pattern_folder(uri: str) -> str:
-    """Return the part of a uri with wildcards that precedes the first path component with wildcards."""
+    """Return the part of a uri before its first path component that contains wildcards."""
     scheme, rest = uri.split("://", 1)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), rest.split("/"))
     return f"{scheme}://{'/'.join(fixed)}"

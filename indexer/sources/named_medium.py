@@ -187,7 +187,7 @@ SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.
 
 
 def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
-    """Return the kinds of sidecars with given names, without repeats. Raises ValueError if a name is unknown."""
+    """Return the sidecar kinds for a list of kind names, each kind once. Raises ValueError if a name is unknown."""
     names = list(kinds)
     wrong = [name for name in names if name not in SIDECARS]
     if wrong:

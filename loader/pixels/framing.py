@@ -149,9 +149,11 @@ class Framing:
         resize: How frames reach `size` or the one of `sizes`. "stretch" scales both sides, and changes proportions.
             "fit" scales the frame until it fits, and pads it with zeros on both sides. "crop" scales the frame until it
             covers the size, and crops it on both sides.
-        short_side: The length of the shorter side in pixels. The longer side follows, rounded down as in torchvision.
+        short_side: The length of the shorter side in pixels. The longer side keeps the proportions,
+            rounded down as in torchvision.
             With (least, most), the length is drawn for each clip from that range, with both ends; this needs `crop`.
-        long_side: The length of the longer side in pixels. The shorter side follows, rounded down.
+        long_side: The length of the longer side in pixels. The shorter side keeps the proportions, rounded
+            down.
         smart_resize: Sizes for vision-language models, which depend on the clip's proportions and length.
         crop: (height, width) of a crop of the scaled frames. Without any of the sizes above, it is cut out of the
             frames as they are stored, before they are converted to RGB.

@@ -68,7 +68,7 @@ def nearness(
 
     Args:
         found: The pictures of the clip, uint8 [H, W, 3]. There must be at least one.
-        own: int64 [F], the index of each picture's expected picture in `candidates`.
+        own: int64 [F]. For each picture in `found`, the index in `candidates` of the picture that it should show.
         candidates: The source pictures, uint8 [H, W, 3].
         lost: float64 [F], the mean square difference that encoding the expected picture causes.
     """

@@ -133,7 +133,7 @@ class StoredShapes:
 
 
 class ClipSource(ABC):
-    """Base class of sources that provide single clips by number and the columns of all clips.
+    """Base class of clip sources. A source returns a single clip by its number, and the columns of all clips.
 
     This module does not import the planner, so that worker processes that read a manifest start faster.
 

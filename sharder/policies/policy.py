@@ -132,7 +132,10 @@ class Policy(Record):
 
     @property
     def shared_keys_need_pts(self) -> bool:
-        """Whether a key of this class makes a video's number of clips depend on timestamps or on the listing."""
+        """Whether `tolerance_seconds`, `range` or `max_seconds` is set.
+
+        If so, the number of clips of a video depends on its timestamps or on the listing.
+        """
         return self.tolerance_seconds is not None or self.range is not None or self.max_seconds is not None
 
     @property

@@ -71,7 +71,8 @@ def match_frames(
             wanted time is allowed. float64 [times], the frame's time minus the wanted time, in seconds.
     """
     own = view.timeline
-    # In the view's time base, a time is first + step × pts of the clock. The clock may also have an offset and a rate.
+    # A frame of the clock with timestamp `pts` has the time `first + step * pts` in the view's time base. `first` and
+    # `step` include the offsets and rates of the view and of the clock.
     rate = view.rate / clock.rate
     step = rate * clock.timeline.time_base / own.time_base
     offset = view.offset_seconds - rate * clock.offset_seconds

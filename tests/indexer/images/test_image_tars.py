@@ -119,7 +119,7 @@ def test_sparse_members_refuse_their_sequence(tmp_path: Path) -> None:
     row, _ = only(tmp_path, path)
     assert (row["status"], row["error_message"]) == (
         "refused",
-        "s.png is stored with holes, so it is not one byte range of the tar",
+        "s.png is a sparse file, so it is not one byte range of the tar",
     )
 
 
