@@ -122,7 +122,7 @@ RULES = (
     type=click.Choice(["avoid", "keep"]),
     default="avoid",
     show_default=True,
-    help="`avoid`: clips with frames of damaged GOPs are left out. `keep`: such clips are made.",
+    help="Whether clips with frames of damaged GOPs are left out (`avoid`) or made (`keep`).",
 )
 @click.option(
     "--pack",

@@ -86,9 +86,9 @@ class ItemOptions:
         check_choices(decode=(self.decode, ("cpu", "movie")))
         if self.decode == "movie" and not (self.pixels.is_plain and self.pixels.rotation == "stored"):
             raise FramedexError(
-                "decode='movie' leaves frames to another decoder",
+                "decode='movie' does not decode frames, so these options cannot be applied",
                 found="framing, rotation, layout, dtype or transform",
-                remedy="decode='cpu', or do the same with the other decoder's frames",
+                remedy="use decode='cpu', or apply the same operations after your own decoder",
             )
 
     @classmethod

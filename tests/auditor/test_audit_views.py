@@ -151,7 +151,7 @@ def test_a_database_of_views_sees_what_is_indexed_later(tmp_path: Path) -> None:
         (more / table / "part-000000.parquet").rename(index / table / "part-000001.parquet")
     with duckdb.connect(str(path), read_only=True) as connection:
         assert connection.execute("SELECT count(*), count(duration_seconds) FROM videos").fetchall() == [(2, 2)]
-    with pytest.raises(AssertionError, match="there already"):
+    with pytest.raises(AssertionError, match="exists already"):
         run("audit", index, "--duckdb", path)
     run("audit", index, "--duckdb", path, "--overwrite")
 

@@ -146,10 +146,10 @@ def test_aliases_of_aliases_in_a_policy_are_refused(own: Path, tmp_path: Path) -
     ]
     (own / "D" / "policy.yaml").write_text("\n".join(lines))
     output = run("inspect", own / "D", "--sample", 1, "--out", tmp_path / "sheet.html", code=1).output
-    assert "it has more than 10,000 values" in output
+    assert "more than 10,000 values" in output
     policy = ["--policy", own / "D" / "policy.yaml"]
     output = run("shard", own / "INDEX", *policy, "--out", tmp_path / "E", code=1).output
-    assert "it has more than 10,000 values" in output
+    assert "more than 10,000 values" in output
 
 
 @pytest.mark.parametrize("name", ["progress.jsonl", ".writing-job.json", "clips", "shards", "."])

@@ -69,7 +69,7 @@ OF_DATASETS = {
     ("bench", "--compare", "--peer", "torchcodec"): "--compare has no effect with --peer: that names what to run",
     ("audit", "--check", "list", "--root", "x"): "--root has no effect with --check list",
     ("audit", "--check", "list", "--overwrite", "--json"): "--json and --overwrite have no effect with --check list",
-    ("audit", "--check", "list", "--check", "empty"): "takes no other one",
+    ("audit", "--check", "list", "--check", "empty"): "cannot be combined",
     ("audit", "--check", "empty", "--files"): "--files has no effect with a --check that does not look at files",
     ("audit", "--sql", "SELECT 1", "--check", "empty"): "--check has no effect with --sql, --ask and --duckdb",
     ("audit", "--duckdb", "views.duckdb", "--fail-on", "note"): "--fail-on has no effect with --sql",

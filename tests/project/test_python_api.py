@@ -102,7 +102,7 @@ def test_verifying_and_asking(videos: Path, tmp_path: Path) -> None:
     found = framedex.audit(videos / "INDEX", report=report, pictures=False)
     assert found.as_json() == json.loads(run("audit", videos / "INDEX", "--json").stdout)
     assert report.exists()
-    with pytest.raises(FramedexError, match="there already"):
+    with pytest.raises(FramedexError, match="exists already"):
         framedex.audit(videos / "INDEX", report=report)
     framedex.audit(videos / "INDEX", report=report, pictures=False, overwrite=True)
     with pytest.raises(FramedexError, match=r"\.html"):

@@ -104,5 +104,7 @@ def test_options_that_do_not_go_together_are_refused(index: Path, tmp_path: Path
     said = shard(index, tmp_path / "D", "--policy", POLICY, "--task", "0/2", "--pack", "clips", code=2)
     assert "--task" in said
     assert "--pack" in said
-    assert "--finish follows" in shard(index, tmp_path / "D", "--policy", POLICY, "--task", "0/2", "--finish", code=2)
+    assert "--task has no effect with --finish" in shard(
+        index, tmp_path / "D", "--policy", POLICY, "--task", "0/2", "--finish", code=2
+    )
     assert "slices are 0/2 to 1/2" in shard(index, tmp_path / "D", "--policy", POLICY, "--task", "2/2", code=2)

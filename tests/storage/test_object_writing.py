@@ -79,12 +79,12 @@ class TestWriting:
         run(*arguments)
         before = bucket.keys("D/")
         assert "finished before, nothing was written" in run(*arguments).output
-        assert "dataset already" in run(*arguments, "--damaged", "keep", code=1).output
+        assert "already has a dataset" in run(*arguments, "--damaged", "keep", code=1).output
         run(*arguments, "--overwrite", "--pack", "clips")
         assert set(bucket.keys("D/")) - set(before)
         own = bucket.put("F/clips/holiday.mp4", b"a video of the user's")
         said = run(*arguments[:-1], f"{bucket.uri}/F", "--overwrite", code=1).output
-        assert "something else" in said
+        assert "do not belong to a dataset" in said
         assert "holiday.mp4" in said
         assert own
         assert bucket.keys("F/") == ["F/clips/holiday.mp4"]
@@ -92,14 +92,14 @@ class TestWriting:
         bucket.put("J/dataset.json", b"{}")
         for place in ("H", "J"):
             said = run(*arguments[:-1], f"{bucket.uri}/{place}", "--overwrite", code=1).output
-            assert "something else" in said
+            assert "do not belong to a dataset" in said
         bucket.put("G/videos/mine.mp4", b"")
         assert "something else" in run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/G", code=1).output
         bucket.put("D2/dataset.json", b"of another one whose name begins alike")
         run(*arguments, "--overwrite")
         assert bucket.get("D2/dataset.json").startswith(b"of another")
         bucket.put("E/else.txt", b"")
-        assert "something else" in run(*arguments[:-1], f"{bucket.uri}/E", code=1).output
+        assert "do not belong to a dataset" in run(*arguments[:-1], f"{bucket.uri}/E", code=1).output
 
     def test_a_dataset_that_takes_the_place_of_another_leaves_nothing_of_it(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

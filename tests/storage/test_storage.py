@@ -40,7 +40,7 @@ def test_names_of_objects_are_told_from_paths() -> None:
     assert not uris.is_remote("file:///folder/a.mp4")
     assert not uris.is_remote("folder/s3:/a.mp4")
     assert uris.local_path("file:///a%20b/c.mp4") == "/a b/c.mp4"
-    with pytest.raises(SourceError, match="this machine"):
+    with pytest.raises(SourceError, match="local file"):
         uris.local_path("file://host/a.mp4")
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_told_from_another_object_is_refused(tmp_path: Path) -> N
 
 def test_a_key_that_cannot_be_named_is_said(bucket: Bucket) -> None:
     bucket.put("a//b.mp4", b"")
-    with pytest.raises(StorageError, match="empty parts") as error:
+    with pytest.raises(StorageError, match="is empty") as error:
         list(objects.listing(bucket.uri))
     assert error.value.kind == "name"
     assert "a//b.mp4" in str(error.value)

@@ -11,13 +11,13 @@ CONTINUES, DAMAGED, RESET, NOT_REPRODUCIBLE = 128, 256, 512, 4096
 START = CLOSED | OPEN
 # How docs/format.md begins to describe each bit.
 SAID = {
-    CLOSED: "closed start point",
-    OPEN: "open start point",
+    CLOSED: "closed random access point",
+    OPEN: "open random access point",
     NON_REFERENCE: "non-reference",
     LEADING: "leading",
     HIDDEN: "hidden",
     SKIPPED: "skipped",
-    CONTINUES: "continues the picture",
+    CONTINUES: "second field",
     DAMAGED: "in a damaged GOP",
     RESET: "reset",
     NOT_REPRODUCIBLE: "not reproducible",

@@ -132,7 +132,7 @@ def test_a_report_is_a_page_or_nothing(index: Path, tmp_path: Path) -> None:
 
 def test_neither_file_of_a_report_is_replaced_unless_asked(index: Path, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("mine")
-    assert "there already" in run("audit", index, "--report", tmp_path / "report.html", code=1).output
+    assert "exists already" in run("audit", index, "--report", tmp_path / "report.html", code=1).output
     assert (tmp_path / "report.json").read_text() == "mine"
     run("audit", index, "--report", tmp_path / "report.html", "--no-pictures", "--overwrite")
     assert json.loads((tmp_path / "report.json").read_text())["kind"] == "index"

@@ -209,7 +209,7 @@ TOLD = "from framedex.loader.dali.nvdec_cache import cache_nvdec as c; print(c()
     [
         ("", {}, True, ""),
         ("import ctypes; ctypes.CDLL('libnvcuvid.so.1');", {}, True, ""),
-        ("import ctypes; ctypes.CDLL('libnvcuvid.so');", {}, False, "loaded before"),
+        ("import ctypes; ctypes.CDLL('libnvcuvid.so');", {}, False, "already loaded"),
         ("", {"CC": "no-such-compiler"}, False, "a C compiler is missing"),
         ("", {"CC": "false"}, False, "the compiler failed"),
         ("", {"CC": "no-such-compiler", "FRAMEDEX_NVDEC_CACHE": "off"}, False, ""),

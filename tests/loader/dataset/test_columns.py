@@ -68,7 +68,7 @@ def test_users_columns_are_those_of_the_items(dataset: ClipDataset) -> None:
 
 def test_fields_of_media_are_those_of_the_clips(dataset: ClipDataset) -> None:
     clips = [dataset.clip(number) for number in range(len(dataset))]
-    assert {name: dataset.column(name).tolist() for name in MEDIA_FIELDS} == {
+    assert {name: dataset.column(name, as_arrow=True).to_pylist() for name in MEDIA_FIELDS} == {
         name: [getattr(clip.medium, name) for clip in clips] for name in MEDIA_FIELDS
     }
     media = [clip.medium for clip in clips]

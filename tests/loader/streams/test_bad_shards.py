@@ -158,7 +158,7 @@ def test_clips_outside_of_tars_are_refused(small_index: Path, medium: Callable[[
     policy = "policy: uniform\nframes: 2\n"
     with pytest.raises(FramedexError, match="needs a dataset whose clips are in tars") as caught:
         ClipStream(pack(small_index, tmp_path / "D", policy))
-    assert caught.value.found == "5 of 5 clips point into their sources"
+    assert caught.value.found == "5 of 5 clips are not in tars"
     assert caught.value.allowed == "a dataset of --pack clips or --pack images"
     (tmp_path / "mixed").mkdir()
     media.remux(medium("h264_default.mp4"), tmp_path / "mixed" / "transport.ts")
@@ -166,7 +166,7 @@ def test_clips_outside_of_tars_are_refused(small_index: Path, medium: Callable[[
     run("index", tmp_path / "mixed", "--out", tmp_path / "MIXED")
     with pytest.raises(FramedexError, match="needs a dataset whose clips are in tars") as caught:
         ClipStream(pack(tmp_path / "MIXED", tmp_path / "NEEDED", policy, "--pack", "needed"))
-    assert caught.value.found == "1 of 2 clips point into their sources"
+    assert caught.value.found == "1 of 2 clips are not in tars"
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -236,4 +236,4 @@ def test_audio_options_without_audio_are_a_usage_error(film: Callable[[str], Pat
     lines = write_clips(tmp_path / "c.jsonl", [{"uri": "aac.mp4", "frames": [0]}])
     arguments = ["shard", tmp_path / "INDEX", "--clips", lines, "--out", tmp_path / "D"]
     assert "--audio-rate needs --audio" in run(*arguments, "--audio-rate", 8000, code=2).output
-    assert "no duration" in run(*arguments, "--audio", "--audio-seconds", "1.5/3", code=2).output
+    assert "not a duration" in run(*arguments, "--audio", "--audio-seconds", "1.5/3", code=2).output
