@@ -92,11 +92,12 @@ class FetchOptions:
     """Options for fetching clips.
 
     Attributes:
-        pixels: how frames are turned, scaled, cut and laid out.
+        pixels: How frames are turned, scaled, cut and laid out.
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports.
         nvjpeg: whether the GPU decodes JPEGs, too.
-        windows: whether frames of the GPU are turned and cut afterwards. If not, workers decode clips that need it.
+        windows: Whether the frames that the GPU decodes can be turned and cut afterwards. If not, workers decode the
+            clips whose frames must be turned or cut.
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)

@@ -355,6 +355,15 @@ def bits_of(pixel_format: str | None) -> int:
     return by_name or (8 if at_end is None else int(at_end[1]))
 
 
+def quarter_turns(degrees: Any) -> Any:
+    """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees.
+
+    Args:
+        degrees: int64, an array or a number of numpy.
+    """
+    return np.rint(degrees / 90).astype(np.int64) % 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium(MediumRecord):
     """A medium and the present location of its source.
@@ -385,7 +394,7 @@ class Medium(MediumRecord):
     @property
     def turns(self) -> int:
         """The quarter turns counterclockwise, 0 to 3, that are nearest to the rotation by which players turn it."""
-        return round(self.rotation_degrees / 90) % 4
+        return int(quarter_turns(np.int64(self.rotation_degrees)))
 
     @property
     def aspect(self) -> float:

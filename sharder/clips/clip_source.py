@@ -18,7 +18,7 @@ from framedex.core.column_rules import as_numpy, equal_values
 from framedex.core.words import did_you_mean, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.records.clip import Failure
-from framedex.sharder.clips.clip import Clip, Medium, ViewsOfClips
+from framedex.sharder.clips.clip import Clip, Medium, ViewsOfClips, quarter_turns
 from framedex.sharder.clips.labels import Labels
 from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
 from framedex.sharder.schema import MEDIUM_FIELDS
@@ -95,11 +95,6 @@ def check_column_name(name: object) -> None:
     """Raise FramedexError if the name of a column is not a string."""
     if not isinstance(name, str):
         raise FramedexError("the name of a column must be a text", found=repr(name)[:80], allowed="such as 'label'")
-
-
-def quarter_turns(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees."""
-    return np.rint(degrees / 90).astype(np.int64) % 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
