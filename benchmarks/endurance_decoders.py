@@ -298,4 +298,5 @@ def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
         movie = NO_MOVIE | {"movie": np.fromfile(path, np.uint8), "wanted": wanted}
-        yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=ClipCost(codec="vp9", cpu=0.0, gpu=0.0))
+        cost = ClipCost(codec="vp9", cpu=0.0, gpu=0.0)
+        yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=cost, size=(1, 1))

@@ -177,7 +177,7 @@ def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def measure(dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return how NVDEC decoded the clips of a dataset."""
-    clips = ClipDataset(dataset)
+    clips = ClipDataset(dataset, rotation="stored")
     numbers = np.random.default_rng(0).permutation(len(clips))[: options.sample].tolist()
     blocked = collections.Counter(gpu_obstacle(clips.clip(number)) for number in numbers)
     if options.force:

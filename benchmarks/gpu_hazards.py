@@ -151,7 +151,7 @@ def planned(
         choose="nearest",
         options=ShardOptions(pack="needed", workers=workers),
     )
-    dataset = ClipDataset(media.dataset)
+    dataset = ClipDataset(media.dataset, rotation="stored")
     for number in range(len(dataset)):
         clip = dataset.clip(number)
         media.clips.append(clip.medium.media_id)

@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--clips", default="", help="numbers, for --way forced")
     parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
-    dataset = ClipDataset(options.dataset)
+    dataset = ClipDataset(options.dataset, rotation="stored")
     shown = by_barcode if options.truth is None else by_nearest(options.truth)
     if options.way == "forced":
         rows = forced(dataset, [int(number) for number in options.clips.split(",")], shown)

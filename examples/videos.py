@@ -20,29 +20,44 @@ Colour = tuple[int, int, int]
 X265 = "log-level=0:open-gop=1:keyint=30:min-keyint=30:bframes=4:b-adapt=0:scenecut=0"
 
 
-def pictures(count: int, colour: Colour) -> Iterator[Image.Image]:
+def pictures(count: int, colour: Colour, width: int, height: int) -> Iterator[Image.Image]:
     """Yield pictures of a ball that moves in front of a gradient, with their numbers."""
     font = ImageFont.load_default(48)
-    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    rows, columns = np.mgrid[0:height, 0:width]
     background = np.stack([rows // 2 + value // 2 + columns // 8 for value in colour], axis=-1).clip(0, 255)
     for number in range(count):
         picture = Image.fromarray(background.astype(np.uint8))
         draw = ImageDraw.Draw(picture)
-        x = WIDTH // 2 + int(120 * np.sin(number / 20))
-        y = HEIGHT // 2 + int(80 * np.cos(number / 31))
+        x = width // 2 + int(3 * width // 8 * np.sin(number / 20))
+        y = height // 2 + int(height // 3 * np.cos(number / 31))
         draw.ellipse((x - 24, y - 24, x + 24, y + 24), fill=colour)
         draw.text((12, 8), str(number), font=font, fill=(255, 255, 255))
         yield picture
 
 
-def write(path: Path, codec: str, options: dict[str, str], colour: Colour, rate: int, times: list[Fraction]) -> None:
-    """Write a video whose frames are shown at these seconds, which are multiples of 1 / rate."""
+def write(
+    path: Path,
+    codec: str,
+    options: dict[str, str],
+    colour: Colour,
+    rate: int,
+    times: list[Fraction],
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    turned: bool = False,
+) -> None:
+    """Write a video whose frames are shown at these seconds, which are multiples of 1 / rate.
+
+    With `turned`, pictures lie on their side, as a phone that is held upright records them.
+    """
     with av.open(str(path), "w") as out:
         stream = out.add_stream(codec, rate=rate, options=options)
         assert isinstance(stream, VideoStream)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for time, picture in zip(times, pictures(len(times), colour), strict=True):
-            frame = av.VideoFrame.from_image(picture)
+        stream.width, stream.height = (height, width) if turned else (width, height)
+        stream.pix_fmt = "yuv420p"
+        for time, picture in zip(times, pictures(len(times), colour, width, height), strict=True):
+            frame = av.VideoFrame.from_image(picture.transpose(Image.Transpose.ROTATE_90) if turned else picture)
             frame.pts, frame.time_base = int(time * rate), Fraction(1, rate)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

@@ -48,8 +48,9 @@ class ClipDataset(ColumnsOfClips):
             the size, or frames keep theirs.
         framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
             drawn again in each epoch (see `set_epoch`).
-        rotation: "stored" leaves frames as they are stored. "apply" turns them upright, as players show them, to the
-            nearest quarter turn: sizes, crops and shapes are then those of upright frames.
+        rotation: "apply" turns frames upright, as players show them, to the nearest quarter turn: sizes, crops and
+            shapes are then those of upright frames. "stored" leaves frames as they are stored. Defaults to "apply", and
+            to "stored" with decode="movie", which does not decode frames.
         layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FHWC", or with a `transform` to
             "FCHW".
         dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
@@ -98,7 +99,7 @@ class ClipDataset(ColumnsOfClips):
         decode: Decode = "cpu",
         size: Size | None = None,
         framing: Framing | None = None,
-        rotation: Rotation = "stored",
+        rotation: Rotation | None = None,
         layout: Layout | None = None,
         dtype: Dtype = "uint8",
         transform: Transform | None = None,
@@ -114,9 +115,19 @@ class ClipDataset(ColumnsOfClips):
         clip_bytes: int | None = None,
     ) -> None:
         _check_on_error(on_error)
-        how: dict[str, Any] = {"layout": layout, "dtype": dtype, "transform": transform, "threads": threads}
-        pixels = PixelOptions.of(size, framing, rotation=rotation, seed=seed, clip_bytes=clip_bytes, **how)
-        options = ItemOptions(decode=decode, pixels=pixels, frame_columns=frame_columns, on_error=on_error)
+        items: ItemArguments = {
+            "decode": decode,
+            "size": size,
+            "framing": framing,
+            "rotation": rotation,
+            "layout": layout,
+            "dtype": dtype,
+            "transform": transform,
+            "threads": threads,
+            "clip_bytes": clip_bytes,
+            "frame_columns": frame_columns,
+        }
+        options = ItemOptions.of("ClipDataset", on_error, seed, items)
         manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         self._set_clips(ChosenClips(manifest, options, where=where, labels=labels, cache=cache))
 
@@ -224,12 +235,22 @@ class ClipDataset(ColumnsOfClips):
         """The columns of per-frame tables that items have."""
         return self._clips.options.frame_columns
 
+    def pixels_of(self, number: int) -> PixelOptions:
+        """Return the options for the frames of a clip."""
+        return self.pixels
+
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
-        other, own = copy.copy(self), self.pixels
-        pixels = PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
+        own = self.pixels
+        return self.with_pixels(
+            PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
+        )
+
+    def with_pixels(self, pixels: PixelOptions) -> Self:
+        """Return the same clips with other options for frames."""
+        other = copy.copy(self)
         other._clips = copy.copy(self._clips)
-        other._clips.options = replace(self._clips.options, pixels=pixels)
+        other._clips.options = replace(self._clips.options, pixels=pixels, decode="cpu")
         return other
 
     @property

@@ -25,7 +25,7 @@ from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.order import UNKNOWN_SIZE, given_groups, groups_of_size, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing, Rotation
-from framedex.loader.pixels.options import Layout
+from framedex.loader.pixels.options import PICTURES, Layout, without_pictures
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import Colour
@@ -128,10 +128,14 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.changed
-        pixels = replace(wanted(size, framing, rotation), threads=threads)
+        joined = clips.datasets if isinstance(clips, ConcatClips) else [clips]
+        own = [replace(part.pixels.changed(size, framing, rotation), threads=threads) for part in joined]
+        pixels = own[0]
+        facts = [part.picture_facts for part in own]
+        self._pictures = [one for number, one in enumerate(facts) if one not in facts[:number]]
         self._options = options = LoaderOptions(
             pixels=pixels,
+            framings=list(dict.fromkeys(part.framing for part in own)),
             device=device,
             device_id=device_id,
             decode=decode,
@@ -181,8 +185,8 @@ class ClipLoader:
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
         caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
-            clips,
-            FetchOptions(pixels=pixels, colour=colour, caps=caps),
+            clips.with_pixels(own) if isinstance(clips, ConcatClips) else clips.with_pixels(pixels),
+            FetchOptions(colour=colour, caps=caps),
             options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )
@@ -247,21 +251,24 @@ class ClipLoader:
         self._supply.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler after the last delivered batch, with which a later run can continue.
+        """Return the state after the last delivered batch, with which a later run can continue.
+
+        It is the state of the sampler, with the rotation, aspect and sizes of pictures.
 
         Raises:
             FramedexError: The sampler is not one of framedex's samplers.
         """
-        return self._resumable().state_dict()
+        return self._resumable().state_dict() | {PICTURES: self._pictures}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state that `state_dict` returned. The next iteration yields the rest of the state's epoch.
 
         Raises:
             FramedexError: The sampler is not one of framedex's samplers, or the state belongs to another order of
-                clips.
+                clips, or to another rotation, aspect or sizes of pictures. States of versions that did not record
+                these stand for pictures as they are stored.
         """
-        self._resumable().load_state_dict(state)
+        self._resumable().load_state_dict(without_pictures(state, self._pictures, "ClipLoader"))
         self._ended = None
 
     def _resumable(self) -> ElasticSampler[Any]:
@@ -354,5 +361,5 @@ def _frames(finish: Finish, options: LoaderOptions, *, clips: int) -> Frames:
         batch_size=clips,
         in_progress=clips * (options.ahead + 1),
         threads=threads,
-        scaled=options.pixels.framing.scales,
+        scaled=any(framing.scales for framing in options.framings),
     )

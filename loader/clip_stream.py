@@ -20,6 +20,7 @@ from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
+from framedex.loader.pixels.options import PICTURES, without_pictures
 from framedex.loader.streams import progress
 from framedex.loader.streams.lanes import Order, Workers, lane_of, rank_lengths
 from framedex.loader.streams.reading import LaneReader, ReadClip, extent
@@ -305,7 +306,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         if (loader is None) != (batches is None):
             raise FramedexError("state_dict needs loader and batches together, or neither")
         if loader is None or batches is None:
-            return as_state(self._order, self._progress_here())
+            return self._as_state(self._progress_here())
         batching = self._batching(loader)
         reached = progress.after_batches(
             self._order,
@@ -316,7 +317,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
             batching=batching,
             skips=self._history.skips_now(),
         )
-        return as_state(self._order, reached)
+        return self._as_state(reached)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state that `state_dict` returned. The next iteration delivers the rest of the state's epoch.
@@ -324,11 +325,20 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         Call this method before the workers of a DataLoader start.
 
         Raises:
-            FramedexError: `state` is not a state of a stream, or belongs to another order of clips.
+            FramedexError: `state` is not a state of a stream, or belongs to another order of clips, or to another
+                rotation, aspect or sizes of pictures. States of versions that did not record these stand for pictures
+                as they are stored.
         """
-        loaded = progress_of(self._order, state)
+        loaded = progress_of(self._order, without_pictures(state, self._pictures, "ClipStream"))
         self._iteration = None
         self._resumption.load(loaded, own=is_worker())  # a StatefulDataLoader loads a separate state in each worker
+
+    @property
+    def _pictures(self) -> list[dict[str, Any]]:
+        return [self._clips.options.pixels.picture_facts]
+
+    def _as_state(self, reached: progress.Progress) -> dict[str, Any]:
+        return as_state(self._order, reached) | {PICTURES: self._pictures}
 
     def _progress_here(self) -> progress.Progress:
         """Return the progress of the iteration in this process, or the start of the next iteration if there is none."""

@@ -1,9 +1,10 @@
 """ConcatClips: a concatenation of ClipDatasets, as one dataset for any DataLoader and Sampler."""
 
+import copy
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import check_choices, counted, named
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip
@@ -136,22 +136,23 @@ class ConcatClips:
         size: Size | None = _shared_value(self.datasets, "size", "give ClipLoader size=(height, width)")
         return size
 
-    def pixels_of(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
-        """Return the form of frames in ClipLoader, which is the same for all datasets.
+    def pixels_of(self, number: int) -> PixelOptions:
+        """Return the options for the frames of a clip. Their framing is the one of the clip's own dataset."""
+        return self.datasets[self.locate(number)[0]].pixels
 
-        Args:
-            size: replaces the datasets' own size or framing, if given.
-            framing: replaces the datasets' own size or framing, if given.
-            rotation: replaces the datasets' own rotation, if given.
+    def with_pixels(self, pixels: Sequence[PixelOptions]) -> Self:
+        """Return the same clips with other options for frames, one for each dataset.
 
         Raises:
-            FramedexError: The options of the datasets differ.
+            FramedexError: The options differ in more than their framing.
         """
-        own = [dataset.pixels.changed(size, framing, rotation) for dataset in self.datasets]
-        for name in (field.name for field in fields(PixelOptions)):
-            more = ", or give ClipLoader size or framing" if name == "framing" else ""
-            _shared_value(own, name, f"open all datasets with the same {name}{more}")
-        return own[0]
+        for field in fields(PixelOptions):
+            if field.name != "framing":
+                _shared_value(pixels, field.name, f"open all datasets with the same {field.name}")
+        other = copy.copy(self)
+        pairs = zip(self.datasets, pixels, strict=True)
+        other.datasets = [dataset.with_pixels(own) for dataset, own in pairs]
+        return other
 
     @property
     def epoch(self) -> int:

@@ -301,7 +301,7 @@ class Clips:
     spans = False  # whether the user can choose a range of frames
 
     def __init__(self, place: Place, *, access: Access, longest_side: int | None) -> None:
-        self._dataset = ClipDataset(place, root=access.root, allow_remote=access.allow_remote)
+        self._dataset = ClipDataset(place, rotation="stored", root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
     def heading(self) -> sheet.Heading:

@@ -208,8 +208,8 @@ class BrokenImageError(Exception):
     """An image is damaged and cannot be decoded. The message states why."""
 
 
-def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
-    """Return (metadata of an image file, description of the file's damage or None).
+def facts_of(data: bytes) -> tuple[StreamFacts, int, str | None]:
+    """Return an image file's (metadata, counterclockwise rotation in degrees, description of the damage or None).
 
     The format is determined from the file's bytes, not from the file's name.
 
@@ -229,7 +229,7 @@ def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
         with _pillow_errors(_broken_header):
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         with image:
-            mode, width, height = image.mode, image.width, image.height
+            mode, width, height, rotation = image.mode, image.width, image.height, _rotation(image)
             try:
                 check_covered(image)
             except ValueError as error:
@@ -250,7 +250,7 @@ def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
         time_base_den=None,
         reorder_depth=0,
     )
-    return stream, PROBLEMS[kind](data)
+    return stream, rotation, PROBLEMS[kind](data)
 
 
 def _broken_header(error: Exception) -> BrokenImageError:
@@ -266,13 +266,12 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
     return PIXEL_FORMATS[mode]
 
 
-def rotation_of(data: bytes) -> int:
+def _rotation(image: Image.Image) -> int:
     """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0 without one."""
+    if "exif" not in image.info:  # a PNG may have EXIF data after the pixels, but reading it would decode them
+        return 0
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if "exif" not in image.info:  # a PNG may have EXIF data after the pixels, but reading it would decode them
-                return 0
-            return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
+        return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
     except MemoryError:
         raise
     except Exception:  # broken EXIF data is ignored, because pixels do not depend on it

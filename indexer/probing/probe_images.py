@@ -18,7 +18,7 @@ from framedex.errors import MediaError
 from framedex.files.outputs import first_packets
 from framedex.indexer.containers import ProbedFile, check_unchanged, opened_file
 from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
-from framedex.indexer.probing.image_facts import BrokenImageError, facts_of, pixels_md5, rotation_of
+from framedex.indexer.probing.image_facts import BrokenImageError, facts_of, pixels_md5
 from framedex.indexer.sources.members import FileImage, read_tar
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, at_seconds, group_names, read_times
@@ -245,7 +245,7 @@ class _Images:
             verified.
         known: The metadata of the images whose headers could be read. It may have fewer than n elements.
         problems: The error messages of damaged images, by image number.
-        rotation: The counterclockwise rotation of the first image in `known`, in degrees.
+        rotations: The counterclockwise rotation of each image in `known`, in degrees.
     """
 
     size: NDArray[np.int64]
@@ -253,7 +253,7 @@ class _Images:
     md5: list[bytes | None] | None
     known: list[StreamFacts] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
-    rotation: int | None = None
+    rotations: list[int] = field(default_factory=list)
 
 
 def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
@@ -273,10 +273,9 @@ def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: b
         data = read(number)
         images.size[number], images.crc32[number] = len(data), zlib.crc32(data)
         try:
-            found, problem = facts_of(data)
+            found, rotation, problem = facts_of(data)
             images.known.append(found)
-            if images.rotation is None:
-                images.rotation = rotation_of(data)
+            images.rotations.append(rotation)
             if problem is not None:
                 raise BrokenImageError(problem)
             if images.md5 is not None:
@@ -336,8 +335,9 @@ def _described(
             packet_bytes=int(images.size.sum()),
             first_packets=first_packets(images.size, images.crc32),
         ),
-        rotation_degrees=images.rotation,
-        problem=_remarks(names, images.known, images.problems),
+        # Images of one clip must be turned alike, so images that differ stay as they are stored.
+        rotation_degrees=images.rotations[0] if len(set(images.rotations)) == 1 else 0,
+        problem=_remarks(names, images),
         packets=PacketColumns(
             pts=times.pts,
             offset=offset,
@@ -350,21 +350,23 @@ def _described(
     )
 
 
-def _remarks(names: Sequence[str], known: Sequence[StreamFacts], problems: dict[int, str]) -> Problem | None:
-    """Return a description of a usable sequence's damaged images and differing image sizes, or None without these.
+def _remarks(names: Sequence[str], images: _Images) -> Problem | None:
+    """Return a description of the damaged images, differing sizes and orientations of a usable sequence, or None.
 
     Args:
         names: The names of the images.
-        known: The metadata of the images whose headers could be read.
-        problems: The error messages of damaged images, by image number.
+        images: The result of reading the images.
     """
     remarks, kind = [], None
-    if problems:
-        number, reason = next(iter(problems.items()))
+    if images.problems:
+        number, reason = next(iter(images.problems.items()))
         kind = "damaged"
-        remarks.append(f"{len(problems)} of {len(names)} images are damaged, first {names[number]}: {reason}")
-    sizes = list(dict.fromkeys(f"{one.width}x{one.height}" for one in known))
+        remarks.append(f"{len(images.problems)} of {len(names)} images are damaged, first {names[number]}: {reason}")
+    sizes = list(dict.fromkeys(f"{one.width}x{one.height}" for one in images.known))
     if len(sizes) > 1:
         more = ", …" if len(sizes) > MAX_SIZES else ""
         remarks.append(f"images have {len(sizes)} different sizes: {', '.join(sizes[:MAX_SIZES])}{more}")
+    turns = sorted(set(images.rotations))
+    if len(turns) > 1:
+        remarks.append(f"EXIF orientations differ ({', '.join(map(str, turns))} degrees), so images are not turned")
     return Problem(status=None, kind=kind, message="; ".join(remarks)) if remarks else None

@@ -44,7 +44,7 @@ class PixelArguments(TypedDict, total=False):
 
     size: Size | None
     framing: Framing | None
-    rotation: Rotation
+    rotation: Rotation | None
     layout: Layout | None
     dtype: Dtype
     transform: Transform | None
@@ -103,8 +103,11 @@ class ItemOptions:
         """
         check_arguments(items, ItemArguments, called)
         own = {name: items[name] for name in items if name in PixelArguments.__annotations__}
+        decode = items.get("decode", "cpu")
+        if decode == "movie" and own.get("rotation") is None:
+            own["rotation"] = "stored"
         return cls(
-            decode=items.get("decode", "cpu"),
+            decode=decode,
             pixels=PixelOptions.of(seed=seed, **own),
             frame_columns=items.get("frame_columns"),
             on_error=on_error,

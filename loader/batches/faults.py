@@ -52,12 +52,12 @@ class Fetched:
         number: number of the clip.
         item: the entries of a batch besides frames.
         cost: the estimated cost of decoding it.
+        size: (height, width) to which a GPU scales pictures.
         frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or the
             result of the dataset's transform.
         movie: the input of NVDEC, if NVDEC decodes the clip.
         images: the bytes of each image, a JPEG, as uint8 [bytes], if nvJPEG decodes the clip.
         order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
-        size: (height, width) to which a GPU scales. If None, it does not scale.
         cutout: how a GPU then turns and cuts frames. If None, they stay as they are.
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
@@ -68,11 +68,11 @@ class Fetched:
     number: int
     item: dict[str, Any]
     cost: ClipCost
+    size: Size
     frames: Any = None
     movie: NvdecClip | None = None
     images: list[NDArray[np.uint8]] | None = None
     order: NDArray[np.int64] | None = None
-    size: Size | None = None
     cutout: Cutout | None = None
     read_seconds: float = 0.0
     decode_seconds: float = 0.0

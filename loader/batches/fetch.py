@@ -5,7 +5,7 @@ The functions that make the parts of an item (pictures, audio, and metadata of t
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -40,6 +40,9 @@ class ReadableClips(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch that determines random draws."""
+
+    def pixels_of(self, number: int) -> PixelOptions:
+        """Return how the frames of clip `number` are turned, scaled, cut and laid out."""
 
     def __len__(self) -> int: ...
 
@@ -92,7 +95,6 @@ class FetchOptions:
     """Options for fetching clips.
 
     Attributes:
-        pixels: How frames are turned, scaled, cut and laid out.
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports.
         nvjpeg: whether the GPU decodes JPEGs, too.
@@ -100,7 +102,6 @@ class FetchOptions:
             clips whose frames must be turned or cut.
     """
 
-    pixels: PixelOptions = field(default_factory=PixelOptions)
     colour: Colour = "close"
     caps: DriverSupport | None = None
     nvjpeg: bool = True
@@ -131,7 +132,7 @@ class Fetcher:
     def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
-        pixels = self._options.pixels
+        pixels = self._dataset.pixels_of(wanted.number)
         draw = pixels.draw(clip, self._dataset.epoch)
         cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
@@ -139,7 +140,7 @@ class Fetcher:
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.extra_values(clip) | describe(clip),
-            size=cutout.scaled_picture if pixels.framing.scales else None,
+            size=cutout.scaled_picture,
             cutout=None if cutout.is_whole else cutout,
             cost=clip_cost(clip),
             read_seconds=time.perf_counter() - begun,

@@ -17,6 +17,7 @@ from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
 from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, OnError
+from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
 from framedex.loader.routing.movie import Colour
 from framedex.records.clip import ClipAudioPlan, ClipRecord
@@ -78,7 +79,7 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
             f"the clips of a batch differ in the shape of {name!r}",
             found=", ".join(str(shape) for shape in different),
             remedy="portrait and landscape pictures meet: give size=(height, width) or a Framing with a size, make "
-            "batches of one shape with BucketSampler, or leave out rotation='apply' if they are stored alike"
+            "batches of one shape with BucketSampler, or use rotation='stored' if they are stored alike"
             if are_turned
             else "give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
             "--audio-seconds), or collate='pad' or 'list'",
@@ -203,13 +204,18 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
 class LoaderOptions:
     """The options of ClipLoader for decoding clips and making batches.
 
-    The fields are ClipLoader's arguments with the same names.
+    The other fields are ClipLoader's arguments with the same names.
+
+    Attributes:
+        pixels: The options for frames. If datasets are joined, those of the first, which differ in framing alone.
+        framings: The distinct framings of the datasets.
 
     Raises:
         FramedexError: A value is not allowed, or two values contradict each other.
     """
 
     pixels: PixelOptions
+    framings: Sequence[Framing]
     device: Device
     device_id: int
     decode: Decode
@@ -248,7 +254,7 @@ class LoaderOptions:
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
-        is_small = self.pixels.framing.scales or self.pixels.framing.crop is not None
+        is_small = all(framing.scales or framing.crop is not None for framing in self.framings)
         clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
         return max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
@@ -295,10 +301,11 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         finish: The options for the steps after decoding.
         has_layout: Whether the user gave ClipLoader a layout.
     """
-    if finish.transform is not None and options.pixels.framing.crops:
+    stacked = [framing for framing in options.framings if framing.crops]
+    if finish.transform is not None and stacked:
         raise FramedexError(
             "ClipLoader's transform accepts frames of a single crop only (FHWC)",
-            found=f"framing with position={options.pixels.framing.position!r}",
+            found=f"framing with position={stacked[0].position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
     if finish.transform is not None and finish.dtype != "uint8":

@@ -237,9 +237,10 @@ class BatchMaker:
 
     def _memory_error(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
         """Return an error for full GPU memory, with the size of the batch and remedies."""
-        clips = [self._supply.dataset.clip(number) for number in batch.numbers]
+        dataset = self._supply.dataset
+        clips = [dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
-        size = self._options.pixels.framing.fixed_size
+        size = dataset.pixels_of(batch.numbers[0]).framing.fixed_size
         height, width = size or max((clip.medium.height, clip.medium.width) for clip in clips)
         scale = "a smaller size=(height, width)" if size else "size=(height, width), which scales frames down"
         return FramedexError(

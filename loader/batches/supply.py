@@ -286,7 +286,7 @@ class ClipSupply:
     ) -> None:
         self.dataset = dataset
         # Workers run the user's code if there is a transform, or if the dataset's class is the user's own subclass.
-        own_code = fetching.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
+        own_code = options.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )

@@ -181,7 +181,7 @@ class Inspector:
     """
 
     def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
-        self.dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
+        self.dataset = ClipDataset(path, rotation="stored", root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
     def find(self, names: Iterable[str]) -> list[int]:

@@ -55,7 +55,7 @@ class ProxiedDataset:
                 remedy="crop, mirror and change the layout in the pipeline, with clip_pipeline(transform=…)",
             )
         # The pipeline is for movies, and neither turns nor cuts their frames.
-        options = FetchOptions(pixels=pixels, caps=driver_support(device_id), nvjpeg=False, windows=False)
+        options = FetchOptions(caps=driver_support(device_id), nvjpeg=False, windows=False)
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

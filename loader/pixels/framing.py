@@ -164,8 +164,8 @@ class Framing:
             drawn and scaled to `size`.
         ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
         flip: The probability that a clip is mirrored left to right.
-        aspect: The proportions of pictures that are scaled. "stored" takes all samples for squares. "display" keeps the
-            proportions that players show, which depend on the shape of samples (`sample_aspect_ratio`).
+        aspect: The proportions of pictures that are scaled. "display" keeps the proportions that players show, which
+            depend on the shape of samples (`sample_aspect_ratio`). "stored" takes all samples for squares.
 
     Raises:
         FramedexError: A value is not allowed, or values contradict each other.
@@ -182,7 +182,7 @@ class Framing:
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     flip: float = 0.0
-    aspect: Aspect = "stored"
+    aspect: Aspect = "display"
 
     def __post_init__(self) -> None:
         for name in ("size", "short_side", "crop", "scale", "ratio"):
@@ -269,9 +269,20 @@ class Framing:
         return any(getattr(self, name) is not None for name in SIZES)
 
     @property
+    def keeps_proportions(self) -> bool:
+        """Whether the delivered part of pictures depends on their proportions: all scaling but stretching to a size."""
+        is_stretched = self.size is not None and self.resize == "stretch" and self.scale is None
+        return self.scales and not is_stretched
+
+    @property
+    def shows_aspects(self) -> bool:
+        """Whether pictures are scaled to the proportions that players show."""
+        return self.keeps_proportions and self.aspect == "display"
+
+    @property
     def needs_aspects(self) -> bool:
         """Whether sizes of delivered frames depend on the shape of samples."""
-        return self.scales and self.aspect == "display" and self.fixed_size is None
+        return self.shows_aspects and self.fixed_size is None
 
     @property
     def crops(self) -> int | None:
@@ -325,7 +336,7 @@ def picture_sizes(framing: Framing, shapes: StoredShapes, rotation: Rotation) ->
     Players keep the height of a picture whose samples are not square, and round its width, before they turn it.
     """
     heights, widths = shapes.heights, shapes.widths
-    if framing.scales and framing.aspect == "display":
+    if framing.shows_aspects:
         widths = np.maximum(1, np.rint(widths * shapes.aspects)).astype(np.int64)
     if rotation == "stored":
         return heights, widths

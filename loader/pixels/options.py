@@ -7,7 +7,7 @@ import math
 import pickle
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -157,7 +157,7 @@ class PixelOptions:
     seed: int = 0
     threads: int = 1
     clip_bytes: int | None = None
-    rotation: Rotation = "stored"
+    rotation: Rotation = "apply"
 
     def __post_init__(self) -> None:
         check_choices(dtype=(self.dtype, get_args(Dtype)), rotation=(self.rotation, get_args(Rotation)))
@@ -177,9 +177,11 @@ class PixelOptions:
             raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")
 
     @classmethod
-    def of(cls, size: Size | None = None, framing: Framing | None = None, **others: Any) -> PixelOptions:
+    def of(
+        cls, size: Size | None = None, framing: Framing | None = None, rotation: Rotation | None = None, **others: Any
+    ) -> PixelOptions:
         """Return the options that correspond to the arguments of ClipDataset. Raises FramedexError."""
-        return cls(framing=framing_of(size, framing), **others)
+        return cls(framing=framing_of(size, framing), rotation=rotation or "apply", **others)
 
     @property
     def axes(self) -> Layout:
@@ -195,6 +197,16 @@ class PixelOptions:
         """Return these options with those of the arguments that are given. Raises FramedexError."""
         own = self.framing if size is None and framing is None else framing_of(size, framing)
         return replace(self, framing=own, rotation=rotation or self.rotation)
+
+    @property
+    def picture_facts(self) -> dict[str, Any]:
+        """The options that decide which part of a clip's pictures a loader delivers, as values for a loader's state."""
+        sizes = self.framing.sizes
+        return {
+            "rotation": self.rotation,
+            "aspect": self.framing.aspect if self.framing.keeps_proportions else "stored",
+            "sizes": sizes and list(map(list, sizes)),
+        }
 
     def shapes(self, stored: StoredShapes) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: the frames, the height and the width of clips as they are delivered.
@@ -287,3 +299,41 @@ class PixelOptions:
         self._check_parts([self._frame_bytes(cutout, frames)], draw.name)
         form = {"uint8": RGB, "uint16": DEEP}.get(self.dtype) or raw_form(medium)
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)
+
+
+PICTURES = "pictures"  # the key of `picture_facts` in the states of loaders
+STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}  # of states without the key
+
+
+def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
+    """Return a state that was loaded, without the options for pictures.
+
+    Args:
+        state: The user's argument, of any type.
+        own: The distinct `picture_facts` of the loader.
+        reader: The name of the loader's class.
+
+    Raises:
+        FramedexError: The state belongs to other options for pictures.
+    """
+    if not isinstance(state, Mapping):
+        return state
+    found = state.get(PICTURES, [STORED_PICTURES])
+    if found != own:
+        origin = "" if PICTURES in state else " (a state without these values stands for pictures as they are stored)"
+        raise FramedexError(
+            "the state belongs to pictures that are turned or scaled in another way",
+            found=_pictures_text(found) + origin,
+            allowed=_pictures_text(own),
+            remedy=f"to continue, give {reader} or its datasets the values that were found; "
+            "aspect and sizes are arguments of Framing",
+        )
+    return {name: value for name, value in state.items() if name != PICTURES}
+
+
+def _pictures_text(facts: Any) -> str:
+    """Return options for pictures as arguments, or the representation of a malformed value."""
+    try:
+        return "; ".join(", ".join(f"{name}={value!r}" for name, value in one.items()) for one in facts)
+    except (AttributeError, TypeError):
+        return repr(facts)[:80]

@@ -4,6 +4,8 @@
 """
 
 import collections
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,6 +27,7 @@ from framedex.sharder.packing.sample_recipes import REMEDY, sample_clip
 from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.objects import GAP_BYTES
 
+LOG = logging.getLogger("framedex.loader")
 REQUEST_BYTES = 8 << 20  # bytes per request; with a latency of 30 ms per request, up to 250 MB/s
 MAX_CLIPS = 256  # maximum number of clips per request, because even small clips need memory for rows and arrays
 AHEAD = 2  # number of requests at a time: one is in progress while the clips of the other one are used
@@ -187,7 +190,8 @@ def decode_sample(
             `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
-        A dict as described for `ClipDataset.__getitem__`, with `frames`.
+        A dict as described for `ClipDataset.__getitem__`, with `frames`. If the sample was packed by a version that did
+        not store the shape of pixels, pixels are taken for squares, and a `framing` that depends on it logs a warning.
 
     Raises:
         FormatError: The sample was not packed by framedex or was packed by another version, a file is missing, or the
@@ -208,6 +212,8 @@ def decode_sample(
     found = sample_clip(_parse_json(files, where), sizes, where)
     content: Any = np.frombuffer(b"".join(files[name] for name in found.files), np.uint8)
     held, clip = HeldBytes(first_byte=0, content=content), found.clip
+    if clip.medium.sample_aspect_ratio is None and how.framing.shows_aspects:
+        _warn_of_unknown_aspect()
     try:
         shown = picture(clip, held, decode="cpu", pixels=how, epoch=epoch)
         return shown | sound(clip, held) | describe(clip)
@@ -215,6 +221,15 @@ def decode_sample(
         raise DecodeError(
             "the sample's files were changed after packing", where=where, found=error.found, remedy=REMEDY
         ) from error
+
+
+@functools.cache
+def _warn_of_unknown_aspect() -> None:
+    """Log a warning that the JSON of a sample lacks the shape of pixels. Warn only once in this process."""
+    LOG.warning(
+        "samples lack `sample_aspect_ratio`, since an earlier version of framedex packed them; their pixels are taken "
+        "for squares. `framedex shard --pack` writes tars that have it; Framing(aspect='stored') expects squares"
+    )
 
 
 def _parse_json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:

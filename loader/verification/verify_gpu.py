@@ -134,7 +134,7 @@ def verify_on_gpu(
         raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="--decode cpu")
     from framedex.loader.dali.gpu import GpuFrames  # needs the extras torch and dali
 
-    clips = ClipDataset(dataset, root=access.root, allow_remote=access.allow_remote)
+    clips = ClipDataset(dataset, rotation="stored", root=access.root, allow_remote=access.allow_remote)
     clips.manifest.check_locations()
     chosen = sample_of(len(clips), size=sample, seed=seed)
     media = clips.manifest.media_rows()[chosen]

@@ -17,11 +17,13 @@ from tests.contract.test_decoders import DEVICES
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import picture
-from tests.support.turned import turned_video
+from tests.support.turned import MATRICES, turned_video, widened_video
 
+TURNED = [f"{turn.split()[0]}-{aspect}.mp4" for aspect in ("square", "wide") for turn in MATRICES]
 VIDEOS = ("h264_default.mp4", "h264_bt709.mp4", "h264_high10.mkv", "h264_cropped.mp4", "hevc_closed.mp4")
 FRAMINGS = {
     "stretch": Framing(size=(96, 128), flip=0.5),
+    "sizes": Framing(sizes=[(96, 128), (128, 96), (96, 96)], resize="crop", flip=0.5),
     "fit": Framing(size=(96, 96), resize="fit"),
     "crop": Framing(size=(96, 96), resize="crop", flip=0.5),
     "short": Framing(short_side=120, crop=(96, 96), position="random", flip=0.5),
@@ -29,25 +31,29 @@ FRAMINGS = {
     "three": Framing(short_side=96, crop=(96, 96), position="three"),
     "ten": Framing(crop=(64, 80), position="ten"),
     "random resized": Framing(size=(64, 64), scale=(0.2, 1.0), flip=0.5),
+    "squares": Framing(short_side=120, crop=(96, 96), position="random", aspect="stored"),
     "smart": Framing(smart_resize=SmartResize(factor=28, min_pixels=784, max_pixels=20_000)),
 }
 
 
 @pytest.fixture(scope="module")
 def dataset(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Padded clips of videos for NVDEC and for the CPU, of a turned video, and of JPEGs."""
+    """Padded clips of videos for NVDEC and for the CPU, JPEGs, and a video in all turns and two shapes of pixels."""
     home = tmp_path_factory.mktemp("framed")
     (home / "media" / "shots").mkdir(parents=True)
     for name in VIDEOS:
         shutil.copy(medium(name), home / "media" / name)
-    turned_video(medium("h264_default.mp4"), home / "media" / "turned.mp4", "quarter")
+    for number, aspect in enumerate(("1/1", "4/3")):
+        source = widened_video(medium("h264_default.mp4"), home / f"{number}.mp4", aspect)
+        for turn, name in zip(MATRICES, TURNED[4 * number : 4 * number + 4], strict=True):
+            turned_video(source, home / "media" / name, turn)
     for number in range(12):
         Image.fromarray(picture(number, 192, 144)).save(home / "media" / "shots" / f"{number:02}.jpg", quality=95)
     run("index", home / "media", "--out", home / "INDEX", "--image-fps", 5)
     clips = [
         {"uri": uri, "clip_id": f"{uri}-{number}", "frames": [number, 9, -1, number]}
         for number in range(3)
-        for uri in (*VIDEOS, "turned.mp4", "shots")
+        for uri in (*VIDEOS, *TURNED, "shots")
     ]
     return shard_clips(home / "INDEX", home / "D", clips)
 
@@ -71,7 +77,7 @@ def test_both_decoders_show_the_same_windows(dataset: Path, device: str, name: s
                         rotation=rotation, collate="list")  # type: ignore[arg-type]  # fmt: skip
     found = delivered(loader)
     expected = delivered(ClipLoader(clips, batch_size=4, rotation=rotation, collate="list"))  # type: ignore[arg-type]
-    assert len(found) == len(clips) == 21
+    assert len(found) == len(clips) == 42
     for clip, frames in found.items():
         assert frames.shape == expected[clip].shape, clip
         away = np.abs(frames.astype(np.int16) - expected[clip]).mean()
@@ -81,7 +87,7 @@ def test_both_decoders_show_the_same_windows(dataset: Path, device: str, name: s
         assert mirrored > limit, (clip, "could be mirrored", mirrored)
         assert not frames[..., 2, :, :, :].any(), "padding is zeros"
     if device == "gpu":
-        assert loader.report.decoded["nvdec"] >= 12
+        assert loader.report.decoded["nvdec"] >= 33
         assert loader.report.decoded["nvjpeg"] == 3
         assert loader.report.decoded["cpu"] >= 3  # of 10 bits
 

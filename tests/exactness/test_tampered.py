@@ -112,6 +112,7 @@ FREE = {
     "audio_channels",  # of silence
     "audio_count",
     "audio_codec",
+    "rotation_degrees",  # another quarter turn, by which frames are turned
 }
 
 

@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import framedex
-from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, MixtureSampler
+from framedex import BucketSampler, ClipDataset, ClipLoader, ClipSampler, ConcatClips, Framing, MixtureSampler
 from framedex.errors import FramedexError, StaleError
 from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
@@ -171,13 +171,41 @@ def test_values_of_clips_are_those_of_all_datasets(folder: Path, parts: list[Cli
     assert abs(np.mean(np.array(balanced) < 12) - 0.5) < 0.05
 
 
-def test_sizes_that_differ_are_an_error_of_the_loader_unless_it_scales(folder: Path, parts: list[ClipDataset]) -> None:
+def test_sizes_that_differ_are_an_error_of_a_batch_unless_the_loader_scales(
+    folder: Path, parts: list[ClipDataset]
+) -> None:
     joined = ConcatClips([parts[0], ClipDataset(folder / "B", size=(32, 48))])
-    with pytest.raises(FramedexError, match=r"(?s)differ in framing.*give ClipLoader size"):
-        ClipLoader(joined)
+    with pytest.raises(FramedexError, match="differ in the shape of 'frames'"):
+        next(iter(ClipLoader(joined, batch_size=17)))
     (batch,) = ClipLoader(joined, batch_size=17, size=(24, 24), output="numpy")
     assert batch["frames"].shape == (17, 2, 24, 24, 3)
     assert joined.shapes()[[0, -1]].tolist() == [[2, *SIZE], [2, 32, 48]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_dataset_keeps_its_framing_in_batches_of_one_size(folder: Path, workers: int) -> None:
+    own = [
+        ClipDataset(folder / "A", framing=Framing(short_side=40, crop=(32, 24), position="random", flip=0.5)),
+        ClipDataset(folder / "B", framing=Framing(size=(24, 48), resize="fit")),
+    ]
+    joined = ConcatClips(own)
+    order = BucketSampler(joined, by="shape", max_batch=4)
+    seen = []
+    loader = ClipLoader(joined, batch_sampler=order, num_workers=workers, output="numpy")
+    for batch in loader:
+        (dataset,) = set(batch["dataset_number"].tolist())
+        assert batch["frames"].shape[2:] == [(32, 24, 3), (24, 48, 3)][dataset]
+        seen += zip(batch["dataset_number"].tolist(), batch["clip_id"], batch["frames"], strict=True)
+    loader.close()
+    items = [joined[number] for number in range(len(joined))]
+    expected = {(item["dataset_number"], item["clip_id"]): item["frames"] for item in items}
+    assert len(seen) == len(joined) == len(expected)
+    assert all(np.array_equal(frames, expected[number, name]) for number, name, frames in seen)
+
+
+def test_joined_datasets_share_all_other_options_of_frames(folder: Path, parts: list[ClipDataset]) -> None:
+    with pytest.raises(FramedexError, match=r"(?s)differ in rotation.*same rotation"):
+        ClipLoader(ConcatClips([parts[0], ClipDataset(folder / "B", rotation="stored")]))
 
 
 def test_numbers_of_labels_are_arrays_in_each_batch(folder: Path) -> None:

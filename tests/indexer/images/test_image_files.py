@@ -54,6 +54,19 @@ def test_hashes_are_over_rgb(tmp_path: Path) -> None:
     assert packets.md5 == [hashlib.md5(rgb.tobytes() + b"rgb2432x24").digest() for rgb in (pixels, high, pixels)]
 
 
+def test_images_of_other_orientations_are_not_turned(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    turned, plain = encoded(kind="JPEG", exif=exif), encoded(kind="JPEG")
+    row, _ = only(
+        tmp_path / "mixed", write(tmp_path / "mixed" / "s", {"0.jpg": turned, "1.jpg": plain, "2.jpg": turned})
+    )
+    assert row["rotation_degrees"] == 0
+    assert row["error_message"] == "EXIF orientations differ (-90, 0 degrees), so images are not turned"
+    row, _ = only(tmp_path / "other", write(tmp_path / "other" / "t", {"0.jpg": turned, "1.jpg": turned}))
+    assert (row["rotation_degrees"], row["error_message"]) == (-90, None)
+
+
 @pytest.mark.parametrize("orientation, degrees", [(1, 0), (3, 180), (6, -90), (8, 90), (99, 0)])
 def test_exif_orientation_is_recorded_and_not_applied(tmp_path: Path, orientation: int, degrees: int) -> None:
     exif = Image.Exif()

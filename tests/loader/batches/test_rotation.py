@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], 
     path = turned_video(medium("h264_default.mp4"), tmp_path / "media" / "turned.mp4", turn)
     run("index", tmp_path / "media", "--out", tmp_path / "INDEX")
     clips = [{"uri": "turned.mp4", "frames": [0]}]
-    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips), rotation="apply")
+    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips))
     shown = dataset[0]["frames"]
     assert shown.flags.c_contiguous
     assert dataset.shapes().tolist() == [list(shown.shape[:3])]
@@ -39,6 +40,25 @@ def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], 
     assert np.abs(shown[0] - expected).mean() < 6
     turned = [np.rot90(shown[0], number) for number in (1, 2, 3)]
     assert min(np.abs(other - expected).mean() for other in turned if other.shape == expected.shape) > 20
+
+
+@pytest.mark.parametrize("turn", MATRICES)
+def test_upright_is_what_torchcodec_shows(
+    turn: str, medium: Callable[[str], Path], tmp_path: Path, torchcodec: ModuleType
+) -> None:
+    (tmp_path / "media").mkdir()
+    path = turned_video(medium("h264_default.mp4"), tmp_path / "media" / "turned.mp4", turn)
+    run("index", tmp_path / "media", "--out", tmp_path / "INDEX")
+    wanted = [31, 2, 17, 2]
+    clips = [{"uri": "turned.mp4", "frames": wanted}]
+    shown = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips))[0]["frames"].astype(np.int64)
+    decoder = torchcodec.VideoDecoder(path, dimension_order="NHWC")
+    expected = decoder.get_frames_at(wanted).data.numpy()
+    assert shown.shape == expected.shape
+    assert np.abs(shown - expected).mean() < 6
+    for number in (1, 2, 3):
+        other = np.rot90(shown, number, (1, 2))
+        assert other.shape != expected.shape or np.abs(other - expected).mean() > 20
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

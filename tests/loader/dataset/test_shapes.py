@@ -87,13 +87,13 @@ def test_shapes_of_packed_clips_are_those_in_which_they_are_stored(
 
 def test_a_size_a_choice_of_clips_and_turned_pictures_count(indexed: Path, tmp_path: Path) -> None:
     policy = {"policy": "uniform", "frames": 3, "split": {"shares": {"train": 1, "val": 1}, "seed": 1}}
-    whole = ClipDataset.from_index(indexed, policy)
+    whole = ClipDataset.from_index(indexed, policy, rotation="stored")
     assert ClipDataset.from_index(indexed, policy, size=(20, 30)).shapes().tolist() == [[3, 20, 30]] * len(whole)
-    chosen = ClipDataset.from_index(indexed, policy, where={"split": "train"})
+    chosen = ClipDataset.from_index(indexed, policy, where={"split": "train"}, rotation="stored")
     is_chosen = whole.column("split") == "train"
     assert 0 < len(chosen) < len(whole)
     assert chosen.shapes().tolist() == whole.shapes()[is_chosen].tolist()
-    upright = ClipDataset.from_index(indexed, policy, rotation="apply").shapes()
+    upright = ClipDataset.from_index(indexed, policy).shapes()
     quarter = whole.column("rotation_degrees") % 180 != 0
     assert quarter.any()
     assert upright[quarter].tolist() == whole.shapes()[quarter][:, [0, 2, 1]].tolist()

@@ -18,12 +18,12 @@ from tests.support.turned import cut, turned_video, widened_video
 
 # Of 176 × 144 (width × height), shown as 352 × 144 with a ratio of 2/1: (height, width) of scaled pictures.
 SCALED = {
-    "short": (Framing(short_side=72, aspect="display"), (72, 176), (72, 88)),
-    "long": (Framing(long_side=88, aspect="display"), (36, 88), (72, 88)),
-    "fit": (Framing(size=(96, 96), resize="fit", aspect="display"), (39, 96), (79, 96)),
-    "cover": (Framing(size=(96, 96), resize="crop", aspect="display"), (96, 235), (96, 117)),
+    "short": (Framing(short_side=72), (72, 176), (72, 88)),
+    "long": (Framing(long_side=88), (36, 88), (72, 88)),
+    "fit": (Framing(size=(96, 96), resize="fit"), (39, 96), (79, 96)),
+    "cover": (Framing(size=(96, 96), resize="crop"), (96, 235), (96, 117)),
     "smart": (
-        Framing(smart_resize=SmartResize(factor=8, min_pixels=64, max_pixels=8192), aspect="display"),
+        Framing(smart_resize=SmartResize(factor=8, min_pixels=64, max_pixels=8192)),
         (56, 136),
         (80, 96),
     ),
@@ -51,7 +51,7 @@ def of(dataset: ClipDataset, name: str) -> int:
 @pytest.mark.parametrize("name", SCALED)
 def test_pictures_are_scaled_to_the_proportions_that_players_show(home: Path, name: str) -> None:
     framing, shown, squares = SCALED[name]
-    dataset = ClipDataset(home / "D", framing=framing, rotation="apply")
+    dataset = ClipDataset(home / "D", framing=framing)
     for uri, expected in (("wide.mp4", shown), ("plain.mp4", squares), ("turned.mp4", None)):
         number = of(dataset, uri)
         item, clip = dataset[number], dataset.clip(number)
@@ -62,7 +62,7 @@ def test_pictures_are_scaled_to_the_proportions_that_players_show(home: Path, na
             assert cutout.scaled == expected
         elif name in ("short", "long"):
             assert cutout.scaled == shown[::-1]
-        stretched = ClipDataset(home / "D", size=cutout.scaled, rotation="apply")[number]["frames"]
+        stretched = ClipDataset(home / "D", size=cutout.scaled)[number]["frames"]
         assert np.array_equal(item["frames"], cut(stretched, cutout))
 
 
@@ -84,16 +84,16 @@ def test_stored_proportions_and_framings_that_do_not_scale(home: Path) -> None:
 
 
 def test_portrait_and_landscape_pictures_in_a_batch_say_what_to_do(home: Path) -> None:
-    upright = ClipDataset(home / "D", rotation="apply")
+    upright = ClipDataset(home / "D")
     with pytest.raises(framedex.FramedexError, match="portrait and landscape pictures"):
         list(ClipLoader(upright, batch_size=99, output="numpy"))
-    framing = Framing(sizes=[(96, 64), (64, 96)], resize="crop", aspect="display")
-    several = ClipDataset(home / "D", framing=framing, rotation="apply")
+    framing = Framing(sizes=[(96, 64), (64, 96)], resize="crop")
+    several = ClipDataset(home / "D", framing=framing)
     sampler = BucketSampler(several, max_batch=99)
     batches = list(ClipLoader(several, batch_sampler=sampler, output="numpy"))
     assert sorted({batch["frames"].shape[2:4] for batch in batches}) == [(64, 96), (96, 64)]
     assert sum(len(batch["clip_id"]) for batch in batches) == len(several)
-    (batch,) = ClipLoader(ClipDataset(home / "D"), batch_size=99, output="numpy")
+    (batch,) = ClipLoader(ClipDataset(home / "D", rotation="stored"), batch_size=99, output="numpy")
     assert batch["frames"].shape[2:4] == (144, 176)
 
 
@@ -121,9 +121,9 @@ def test_columns_and_where_know_the_shape_of_samples(home: Path) -> None:
 )
 def test_sources_tars_and_streams_give_frames_of_one_shape(home: Path, tmp_path: Path, packing: list[Any]) -> None:
     run("shard", home / "INDEX", "--policy", "uniform", "--out", tmp_path / "D", *packing)
-    framing = Framing(short_side=72, crop=(64, 60), position="random", flip=0.5, aspect="display")
+    framing = Framing(short_side=72, crop=(64, 60), position="random", flip=0.5)
     several: list[dict[str, Any]] = [
-        {"framing": Framing(short_side=72, aspect="display")},
+        {"framing": Framing(short_side=72)},
         {"framing": framing},
         {"framing": framing, "rotation": "apply"},
     ]

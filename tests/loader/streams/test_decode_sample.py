@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import framedex
 from framedex import ClipDataset, Framing, decode_sample
 from framedex.errors import DecodeError, FormatError, FramedexError
+from framedex.loader.streams import reading
 from tests.support import media
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
@@ -145,6 +146,26 @@ def edited(sample: dict[str, Any], **changes: Any) -> dict[str, Any]:
         *parents, name = path.split("__")
         functools.reduce(lambda inner, key: inner[key], parents, told)[name] = value
     return sample | {"json": json.dumps(content | {"framedex": json.dumps(told)}).encode()}
+
+
+def test_pixels_of_samples_without_their_shape_are_squares_with_a_warning(
+    packed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading._warn_of_unknown_aspect.cache_clear()
+    sample = first_sample(packed)
+    content = json.loads(sample["json"])
+    told = json.loads(content["framedex"])
+    del told["medium"]["sample_aspect_ratio"]
+    old = sample | {"json": json.dumps(content | {"framedex": json.dumps(told)}).encode()}
+    for options in ({}, {"size": (24, 24)}, {"framing": Framing(short_side=24, aspect="stored")}):
+        decode_sample(old, **options)
+    assert not caplog.records
+    for _ in range(2):
+        item = decode_sample(old, framing=Framing(short_side=24))
+    (record,) = caplog.records
+    assert "samples lack `sample_aspect_ratio`" in record.getMessage()
+    assert item["sample_aspect_ratio"] == 1
+    assert np.array_equal(item["frames"], decode_sample(sample, framing=Framing(short_side=24))["frames"])
 
 
 def test_a_sample_without_a_file_or_a_json_says_so(packed: Path) -> None:
