@@ -5,11 +5,10 @@ Each field has the name of its column in the index (docs/format.md), except that
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.timeline import Summary
-from framedex.records.columns import columns_of, values_of
+from framedex.records.columns import Row, columns_of, values_of
 from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, MediumRecord, PacketColumns
 
 
@@ -185,8 +184,6 @@ class MediumFacts:
         """Whether clips can be made of the medium."""
         return self.problem is None or self.problem.status is None
 
-
-Row = dict[str, Any]
 
 # The fields of MediumFacts that are columns of `videos`. `proof` is excluded, because that field is a record, one of
 # whose fields is the column `proof`.

@@ -22,7 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.auditor.tables import subject
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
+from framedex.storage.reader import ASIDE
 
 try:
     from fsspec import AbstractFileSystem
@@ -204,7 +206,6 @@ ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use. The
 BATCH_ROWS = 1_000_000
 EXPLANATION = ["explain_key", "explain_value"]  # columns of the result of EXPLAIN. The values are multi-line drawings
 INTERRUPTED = "INTERRUPT Error: Interrupted!"  # text of the OSError that pyarrow raises if DuckDB was interrupted
-GIBIBYTE = 1 << 30
 TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
 LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_access = false"
 
@@ -400,7 +401,7 @@ def write_database(audited: subject.Audited, path: Path) -> list[str]:
     if not any(audited.parts.values()):
         raise OutputError("the index or dataset is still empty", where=str(audited.place), remedy="index first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=ASIDE) as folder:
         aside = os.path.join(folder, path.name)
         try:
             with contextlib.closing(duckdb.connect(aside)) as connection:

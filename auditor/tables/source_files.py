@@ -9,7 +9,6 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from framedex.errors import FormatError, StorageError
 from framedex.files.outputs import is_object_tag, is_same_file
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
+from framedex.records.columns import Row
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import CONTENT_ALONE
 from framedex.sharder.planning.units import units_of
@@ -34,7 +34,6 @@ THREADS = 16  # number of threads that look at files. They mostly wait for netwo
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
-Row = dict[str, Any]
 State = tuple[str, str | None]  # the state of a file, and a text about what was found if the file changed
 
 

@@ -15,9 +15,9 @@ from framedex.errors import OutputError, SourceError
 from framedex.files.outputs import Output
 from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of
 from framedex.indexer import schema
-from framedex.indexer.facts import Row
 from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
+from framedex.records.columns import Row
 from framedex.records.medium import gaps_of
 from framedex.storage.places import Place
 from framedex.storage.uris import relative

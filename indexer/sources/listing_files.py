@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from framedex.core.limits import check_depth, json_depth, type_depth
 from framedex.errors import MediaError, SourceError, StorageError
-from framedex.files.csv_tables import read_csv
+from framedex.files.csv_tables import Rows, read_csv
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
@@ -147,21 +147,6 @@ UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, 
 MAX_HEADER_BYTES = 1 << 20  # size of the beginning of a CSV file in which the header and the first row are looked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The rows of a listing.
-
-    Attributes:
-        table: The rows that could be read.
-        numbers: For each row of `table`, the number of the row in the listing, from 0.
-        wrong: The problem of each row that could not be read, by the number of the row in the listing.
-    """
-
-    table: pa.Table
-    numbers: Sequence[int]
-    wrong: dict[int, str]
-
-
 def read_rows(path: Place, own: str) -> Rows:
     """Read the rows of a listing.
 
@@ -221,8 +206,7 @@ def _read_csv(file: BinaryIO, own: str) -> Rows:
     if next(lines, None) is None and len(text) < MAX_HEADER_BYTES:  # pyarrow raises an error if there are no rows
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
     kind = None if own in names else recognise(names)
-    found = read_csv(file, [own] if kind is None else kind.texts)
-    return Rows(table=found.table, numbers=found.numbers, wrong=found.wrong)
+    return read_csv(file, [own] if kind is None else kind.texts)
 
 
 def _read_json(text: str, path: Place, own: str) -> Rows | None:
@@ -526,10 +510,8 @@ def _find_by_convention(
             remedy="add a column with the uris of the videos, and pass its name by --uri-column",
         )
 
-    @functools.cache
-    def is_folder(name: str) -> bool:  # cached, because most rows share folders with other rows
-        return os.path.isdir(_resolve(name, base, root)[0])
-
+    # cached, because most rows share folders with other rows
+    is_folder = functools.cache(lambda name: os.path.isdir(_resolve(name, base, root)[0]))
     found, tried, there = dict[int, NamedMedium](), list[str](), 0
     for number, row in rows.items():
         columns = {kind.renamed.get(name, name): value for name, value in row.items()}
