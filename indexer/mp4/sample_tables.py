@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from framedex.indexer.mp4.boxes import (
     MAX_BOXES,
-    Read,
     Span,
     TruncatedError,
     UntrustedTables,
@@ -35,6 +34,7 @@ from framedex.indexer.mp4.tracks import (
     read_sample_entries,
     time_offset,
 )
+from framedex.storage.reader import Read
 
 MAX_SAMPLES = 100_000_000
 MAX_DELTA = (1 << 32) - 1 - 480_000  # largest sample duration that libavformat does not read as a negative number
@@ -165,15 +165,6 @@ def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int
     return offsets
 
 
-def decode_shift(data: bytes, track: Track) -> int:
-    """Return the number of time units that libavformat subtracts from decode times for negative composition offsets.
-
-    Like libavformat, this ignores the last two runs of the ctts box.
-    """
-    offsets = _composition_runs(data, track)[:-2, 1]
-    return max(0, -int(offsets.min())) if len(offsets) else 0
-
-
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     """Return which samples are sync samples, bool [samples].
 
@@ -250,7 +241,8 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, layout.size_bytes)
     _check_durations(columns)
-    shift = decode_shift(movie.data, track)
+    # libavformat subtracts this from decode times for negative composition offsets. It ignores the last two runs.
+    shift = -int(_composition_runs(movie.data, track)[:-2, 1].min(initial=0))
     if len(columns.time) and track.edits:
         if track.rewrites:
             apply_edits(track, columns)

@@ -329,10 +329,8 @@ class Index:
         file, _ = self._file(schema.FRAMES_FOLDER, part)
         return _with_missing(read_group(file, group, ["media_id", *columns]), map(schema.FRAMES.field, columns))
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
-    def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        """Return a row group that holds several media. Such a row group has at most FRAMES_PER_ROW_GROUP packets."""
-        return self._read_group(part, group, columns)
+    # The row groups that hold several media. Such a row group has at most FRAMES_PER_ROW_GROUP packets.
+    _shared_group = functools.lru_cache(maxsize=2)(_read_group)  # an Index lives as long as its process' job
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:

@@ -151,9 +151,7 @@ def _tabulate_predicted(
     _check_order(demuxed.pts[order], flags)
     timeline.check_ranks(timeline.ranks(order, len(flags)), stream.reorder_depth)
     if codec == "hevc" and seen == len(sync):
-        place = np.full(len(flags), -1, np.int64)
-        place[order] = np.arange(len(order))
-        _check_counts(pictures, place[sync])
+        _check_counts(pictures, timeline.places(order, len(flags))[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
         raise UntrustedTables("only reading all random access points shows which parameter sets each of them needs")
@@ -294,7 +292,7 @@ def probe_tables(
         medium,
         stream=described,
         coding=coding,
-        timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed, summary, hashed=False),
+        timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed.size, summary, hashed=False),
         proof=proof,
         rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
         problem=problem,

@@ -283,8 +283,7 @@ def stream_of(
         where: the file of the stream, for error messages.
         ordered: whether clips rely on decoders to output pictures in presentation order.
     """
-    place = np.empty(len(pts), np.int64)
-    place[np.argsort(pts, kind="stable")] = np.arange(len(pts))
+    place = timeline.places(np.argsort(pts, kind="stable"), len(pts))
     starts = np.flatnonzero(flags & timeline.START).tolist()
     given = {start: states[number] for start, number in zip(starts, state.tolist(), strict=True) if states[number]}
     return Stream(coded=coded, where=where, given=given, place=place, ordered=ordered)

@@ -457,7 +457,6 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             rows = [row for row in of_uri if row["member"] == identity[1]]
         else:  # the rows that were recorded when the file was last probed, for all its media
             rows = [row for row in of_uri if row["fingerprint"] == of_uri[-1]["fingerprint"]]
-        if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and fails_again(task, rows, options)):
             report.unchanged += 1

@@ -149,6 +149,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{text}[^./][^/]*" if pattern.endswith("**") else text)
 
 
+WILDCARDS = {"*": "[^/]*", "?": "[^/]"}  # wildcard of a shell → regular expression
+
+
 def _part(part: str) -> str:
     """Return a regular expression for one path component of a pattern.
 
@@ -156,10 +159,8 @@ def _part(part: str) -> str:
     """
     made = "(?!\\.)" if part[:1] in "*?[" else ""
     for piece in re.split(r"(\*|\?|\[[^]]+\])", part):
-        if piece == "*":
-            made += "[^/]*"
-        elif piece == "?":
-            made += "[^/]"
+        if piece in WILDCARDS:
+            made += WILDCARDS[piece]
         elif piece.startswith("[") and piece.endswith("]") and len(piece) > len("[]"):
             inside = piece[1:-1].replace("\\", "\\\\")
             made += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
