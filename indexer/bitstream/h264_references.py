@@ -549,9 +549,8 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
         if not found:
             return rejected
         rejected[found] = True
-    rejected[candidates[candidates >= first + (not in_middle)]] = (
-        True  # the last round still rejected recovery points, so all of them are rejected
-    )
+    # The last round still rejected recovery points, so all of them are rejected.
+    rejected[candidates[candidates >= first + (not in_middle)]] = True
     return rejected
 
 

@@ -88,13 +88,11 @@ def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags
         pts: int64 [packets], the timestamps.
         flags: int32 [packets]. `NOT_REPRODUCIBLE` is already set in GOPs with such differences.
     """
-    frames = timeline.presentation_order(pts, flags)
+    frames, starts = timeline.presentation_order(pts, flags), flags[(flags & timeline.START) != 0]
     return ProofFacts(
         proof=proof,
         proved_by=ffmpeg_version(),
-        not_reproducible_gop_count=int(
-            np.count_nonzero(flags[(flags & timeline.START) != 0] & timeline.NOT_REPRODUCIBLE)
-        ),
+        not_reproducible_gop_count=int(np.count_nonzero(starts & timeline.NOT_REPRODUCIBLE)),
         first_difference=int(np.argmax(differs[frames])) if differs[frames].any() else None,
     )
 

@@ -24,11 +24,10 @@ from framedex.core.limits import check_depth, json_depth, type_depth
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.files.csv_tables import Rows, read_csv
 from framedex.files.parquet_parts import UNSTORABLE
-from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
-from framedex.storage.uris import absolute, checked, is_remote, leads_out, local_path
+from framedex.storage.uris import absolute, checked, is_inside, is_remote, leads_out, local_path
 
 Row = Mapping[str, Any]
 
@@ -360,7 +359,7 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
     folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [base, os.getcwd()])]
     paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
     path = next((path for path in paths if os.path.lexists(path)), paths[0])
-    return path, next((folder for folder in folders if is_below(path, folder)), None)
+    return path, next((folder for folder in folders if is_inside(path, folder)), None)
 
 
 def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
