@@ -348,9 +348,8 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
     """Return the samples of the moov followed by those of all fragments, and the shift from DTS to PTS."""
     listed, total = len(columns.time), 0
     if b"stts" in track.tables:
-        total = int(
-            entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).prod(axis=1).sum()
-        )
+        counts, steps = entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
+        total = int(counts @ steps)
     offset = time_offset(track)
     last_time = int(columns.time[-1]) + offset if listed else None
     more, first_shift = read_fragments(layout, track, start_time=total, last_time=last_time)

@@ -124,7 +124,9 @@ class Index:
         part = part_path(self.path / schema.VIDEOS_FOLDER, number)
         where, file = str(part), self._opened(schema.VIDEOS_FOLDER, number)
         with reading(where, schema.REMEDY):
-            needed = names if _proves(file.schema_arrow) else [*names, *(set(PROOF_COLUMNS) - set(names))]
+            version = (file.schema_arrow.metadata or {}).get(b"framedex.schema_version", b"").decode("ascii", "replace")
+            # Earlier versions did not compare the frames of every codec that needs a proof.
+            needed = names if is_since(version, schema.PROVES) else [*names, *(set(PROOF_COLUMNS) - set(names))]
             table = as_videos(read_file(file, part, needed, row_bytes=ROW_BYTES), needed)
             table.validate(full=True)  # also checks that texts are valid UTF-8
             table = table.select(names)
@@ -338,12 +340,6 @@ class Index:
         file = self._opened(folder, part)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
-
-
-def _proves(found: pa.Schema) -> bool:
-    """Return whether the version of framedex that wrote a part compares frames of every codec that needs a proof."""
-    version = (found.metadata or {}).get(b"framedex.schema_version", b"")
-    return is_since(version.decode("ascii", "replace"), schema.PROVES)
 
 
 def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:

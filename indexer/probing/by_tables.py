@@ -125,8 +125,8 @@ def _tabulate_predicted(
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
     flags[sync] |= timeline.CLOSED
-    other = timeline.CLOSED | timeline.OPEN
-    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)
+    is_closed = pictures.start == picture_facts.CLOSED_START
+    flags[sync[:seen]] ^= np.where(is_closed, 0, timeline.START).astype(np.int32)
     flags[sync[seen:]] |= timeline.STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
