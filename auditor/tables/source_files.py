@@ -84,7 +84,7 @@ def _state_of(path: str, row: Row, packets: Packets | None) -> State:
     return _file_state(path, row)
 
 
-def _or_gone(state_of: Callable[..., State], *arguments: Any) -> State:
+def _or_gone(state_of: Callable[..., State], *arguments: object) -> State:
     """Return the state that a function returns, or GONE if the function cannot open the file."""
     try:
         return state_of(*arguments)
