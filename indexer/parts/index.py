@@ -28,6 +28,7 @@ from framedex.indexer.parts.packets import (
     check_video,
     packets_of,
 )
+from framedex.records.columns import Row
 from framedex.records.medium import EVERY_FRAME, GONE, MAX_PIXELS, OK, REFUSED, VIDEO, AudioPackets
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
 
@@ -225,7 +226,7 @@ class Index:
         return part, RowAt(file=file, row=int(self._row[number]), remedy=schema.REMEDY)
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
-    def _some_rows(self, part: int, group: int, block: int) -> list[dict[str, Any]]:
+    def _some_rows(self, part: int, group: int, block: int) -> list[Row]:
         """Return a block of ROWS_TOGETHER rows of a row group of `videos`. A single row would take as long.
 
         Args:
@@ -233,9 +234,7 @@ class Index:
             group: The number of the row group in the part.
             block: The number of the block in the row group.
         """
-        rows: list[dict[str, Any]] = (
-            self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
-        )
+        rows: list[Row] = self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
         return rows
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job

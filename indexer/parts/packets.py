@@ -3,9 +3,7 @@
 Functions here also check that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +13,7 @@ from framedex.core.column_rules import RowAt
 from framedex.indexer.timeline import START, STATED, USED_SHIFT
 from framedex.records import medium
 from framedex.records.clip import AUDIO
-from framedex.records.columns import columns_of, values_of, values_of_row
-
-Row = Mapping[str, Any]
+from framedex.records.columns import Row, columns_of, values_of, values_of_row
 
 PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 

@@ -25,11 +25,10 @@ from framedex.errors import MediaError, SourceError, StorageError
 from framedex.files.csv_tables import Rows, read_csv
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.sources.named_medium import NamedMedium
+from framedex.records.columns import Row
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
 from framedex.storage.uris import absolute, checked, is_inside, is_remote, leads_out, local_path
-
-Row = Mapping[str, Any]
 
 TRIMMED = (".mp4", ".mkv", ".webm", ".avi")
 
@@ -122,7 +121,7 @@ CONVENTIONS = (
 )
 
 
-def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
+def captions_as_rows(content: Any) -> list[Row] | None:
     """Convert HowTo100M's JSON, {video_id: {"start": […], "end": […], "text": […]}}, into one row for each caption.
 
     Returns:
@@ -131,7 +130,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
     lists = ("start", "end", "text")
     if not isinstance(content, dict) or not content:
         return None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for video, captions in content.items():
         if not isinstance(captions, dict) or not all(isinstance(captions.get(name), list) for name in lists):
             return None
@@ -306,7 +305,7 @@ def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
     return wrong
 
 
-def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
+def _table_of(rows: list[Row], path: Place) -> pa.Table:
     """Convert rows into a table. Its columns are the keys of all rows, in order of appearance. Missing values are null.
 
     Raises:
@@ -428,7 +427,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
             "several columns of the listing have the same name", where=str(path), found=", ".join(sorted(repeated))
         )
     try:
-        rows: dict[int, dict[str, Any]] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
+        rows: dict[int, Row] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
     except UNREADABLE as error:  # for instance a date outside of the range of Python's dates
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if not rows:
@@ -455,16 +454,14 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
     return listed
 
 
-def _failed_row(
-    path: Place, number: int, problem: str, columns: dict[str, Any], *, refused: bool = False
-) -> NamedMedium:
+def _failed_row(path: Place, number: int, problem: str, columns: Row, *, refused: bool = False) -> NamedMedium:
     """Return the mention for a wrong row of a listing, with an error that describes the problem."""
     name = f"{path}/row {number}"
     error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
 
 
-def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: str | None) -> NamedMedium:
+def _of_column(row: Row, number: int, own: str, path: Place, root: str | None) -> NamedMedium:
     """Return the mention of the medium whose path is in a column of a row. The other columns become user columns.
 
     Args:
@@ -490,7 +487,7 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
 
 
 def _find_by_convention(
-    rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
+    rows: dict[int, Row], kind: Convention, path: Place, root: str | None
 ) -> dict[int, NamedMedium]:
     """Return the mentions of a listing of a well-known dataset, by the number of the row.
 
