@@ -29,7 +29,7 @@ from framedex.auditor.tables.database import EXPLANATION, Database, Result
 from framedex.auditor.tables.subject import Kind, literal
 from framedex.core.printing import TerminalBytes, echo, escaped_json, stdout_bytes
 from framedex.errors import FramedexError, printable
-from framedex.files.outputs import ASIDE
+from framedex.storage.reader import ASIDE
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # in descending order of severity

@@ -94,11 +94,9 @@ class MediaError(FramedexError):
         traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
 
-    def __init__(
-        self, kind: str, what: str, *, refused: bool = False, where: str | None = None, traceback: str | None = None
-    ) -> None:
+    def __init__(self, kind: str, what: str, *, refused: bool = False, traceback: str | None = None) -> None:
         self.kind, self.refused, self.traceback = kind, refused, traceback
-        super().__init__(what, where=where)
+        super().__init__(what)
 
 
 class FormatError(FramedexError):

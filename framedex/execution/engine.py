@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
+from framedex.core.limits import GIBIBYTE
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
@@ -119,7 +120,6 @@ LOOK_SECONDS = 1.0  # time between two checks for stopped workers; a check reads
 # Time after which a stopped worker is killed, if calls have no time limit. A debugger or a suspended job may stop a
 # worker, but is expected to resume it within ten minutes.
 STOPPED_SECONDS = 600.0
-GIBIBYTE = 1 << 30
 
 # A queue of (item, future of the call) in the order of items. The future is None if the item passes without a call.
 _Waiting = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]

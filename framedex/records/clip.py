@@ -155,7 +155,7 @@ class Recipe:
             raise ValueError("the byte ranges and the packets of a recipe have different total sizes")
 
 
-AUDIO = "audio_"  # prefix of the names of audio columns in the table `recipes`
+AUDIO = "audio_"  # prefix of the names of audio columns in the tables `recipes` and `frames`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

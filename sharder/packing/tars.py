@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from framedex.files.outputs import ASIDE, fingerprint, write_aside
+from framedex.files.outputs import fingerprint, write_aside
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.reading import SourceFiles, read_some
+from framedex.storage.reader import ASIDE
 
 BLOCK = 512  # bytes per block of a tar (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)

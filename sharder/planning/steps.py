@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.execution.engine import Outcome
-from framedex.files.outputs import ASIDE, fingerprint
+from framedex.files.outputs import fingerprint
 from framedex.indexer.containers import demux_packets, open_container
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
@@ -40,6 +40,7 @@ from framedex.sharder.policies.sampling import Choose, Missed
 from framedex.sharder.reading import local_copy
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver, frames_of
 from framedex.sharder.selection.mentions import Mention
+from framedex.storage.reader import ASIDE
 
 MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; only a single spool may exceed it
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.mp4.boxes import ENDINGS, Read, TruncatedError, iter_boxes
+from framedex.indexer.mp4.boxes import ENDINGS, TruncatedError, iter_boxes
+from framedex.storage.reader import Read
 from tests.support.media import Recipe, encode
 
 
