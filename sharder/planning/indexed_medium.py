@@ -18,7 +18,7 @@ from framedex.indexer.timeline import DAMAGED
 from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan
 from framedex.records.columns import values_of
 from framedex.records.medium import OK, AudioPackets
-from framedex.sharder.clips.clip import AudioOptions, ByteSource, Clip, Medium, WantedClip
+from framedex.sharder.clips.clip import AudioOptions, ByteSource, Medium, PlannedClip, WantedClip
 from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.policies.sampling import Timeline
@@ -79,7 +79,7 @@ class IndexedMedium:
         self.planner = _planner(video, self._packets, keep_damaged=options.keep_damaged)
         self.timeline = _timeline(video, self.planner)
 
-    def clip(self, wanted: WantedClip) -> Clip:
+    def clip(self, wanted: WantedClip) -> PlannedClip:
         """Plan a clip.
 
         Raises:
@@ -92,7 +92,7 @@ class IndexedMedium:
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.timeline.time_base
         first, stop = wanted.stretch or (None, None)
-        return Clip(
+        return PlannedClip(
             clip_id=wanted.clip_id,
             medium=self.medium,
             frames=wanted.frames,

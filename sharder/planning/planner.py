@@ -13,7 +13,7 @@ from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer import timeline
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.reach import Reach
-from framedex.records.clip import PAD, Recipe
+from framedex.records.clip import PAD, PlannedRecipe
 from framedex.sharder.clips.clip import coalesce
 
 
@@ -63,7 +63,7 @@ class Planner:
             )
         return self._order[frames]
 
-    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
+    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> PlannedRecipe:
         """Return the recipe of a clip.
 
         Args:
@@ -118,7 +118,7 @@ class Planner:
         paths, crc32 = self._packets.path, self._packets.crc32
         alone = np.arange(len(kept)) if crc32 is not None else np.searchsorted(run, np.arange(len(run_begin)))
         range_offset, range_length = coalesce(offset, size, alone)
-        return Recipe(
+        return PlannedRecipe(
             packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
             range_offset=range_offset,
