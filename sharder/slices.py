@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from framedex.core.limits import groups_within
 from framedex.errors import OutputError
 from framedex.execution.engine import Calls, Outcome, Slice, alone_if_lost
 from framedex.execution.engines import Workers
@@ -263,16 +264,7 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
 
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Divide the pieces of a plan into groups. The groups must be the same in all slices and in the last step."""
-    group: list[Piece] = []
-    weight = 0
-    for piece in pieces:
-        if group and weight + piece.weight > MAX_FRAMES_A_GROUP:
-            yield group
-            group, weight = [], 0
-        group.append(piece)
-        weight += piece.weight
-    if group:
-        yield group
+    return groups_within(pieces, MAX_FRAMES_A_GROUP, lambda piece: piece.weight)
 
 
 def _agree(output: Output, plan: Row) -> None:

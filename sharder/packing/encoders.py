@@ -342,9 +342,7 @@ def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> Enc
     try:
         return encode((rgb for _, rgb in scaled), size, options, colour)
     except UncuttableError as error:
-        raise UncuttableError(
-            error.what, where=medium.path, found=error.found, allowed=error.allowed, remedy=error.remedy
-        ) from error
+        raise error.inside(medium.path) from error
 
 
 def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:

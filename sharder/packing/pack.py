@@ -31,7 +31,7 @@ from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Member, PlannedStep, Step
-from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
+from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file
 from framedex.sharder.packing.mp4 import UNSPECIFIED
@@ -359,8 +359,7 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
 
 
 def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: SourceFiles, form: AudioFormat) -> Step:
-    audio = read_audio(clip, sources)
-    assert audio is not None  # the clip has a plan for it
+    audio = read_planned_audio(clip, plan, sources)
     if form == "wav":
         content = encode_wav(audio.samples, audio.rate)
     else:

@@ -252,10 +252,7 @@ class ClipPlans(ClipSource):
             try:
                 return medium.clip(wanted)
             except (PolicyError, StaleError) as error:
-                where = f"clip {wanted.clip_id} of {medium.medium.name}" + (f": {error.where}" if error.where else "")
-                raise type(error)(
-                    error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy
-                ) from error
+                raise error.inside(f"clip {wanted.clip_id} of {medium.medium.name}") from error
 
     def _clips(self, unit: int) -> list[UnitClip]:
         """Return those clips of a unit in epoch 0 that can be planned."""

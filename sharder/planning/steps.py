@@ -93,7 +93,8 @@ class Spools:
             medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
         if audio is not None and audio.offset is None:
             assert facts.audio_stream_index is not None  # the medium has audio packets
-            medium.audio_spooled(self._spool(f"{facts.media_id}-audio", facts, facts.audio_stream_index, audio.size))
+            name = f"{facts.media_id}-audio"
+            medium.audio_spooled(audio, self._spool(name, facts, facts.audio_stream_index, audio.size))
 
     def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
         """Return the spool of a stream. The spool is written if it does not exist."""

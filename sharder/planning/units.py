@@ -106,11 +106,8 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
         if view is not None and view not in names:
             continue
         if group is None or view is None:
-            empty = (
-                views.view
-                if group is not None
-                else next(name for name in views.group if not _is_there(columns, name, row))
-            )
+            needed = (views.view,) if group is not None else views.group
+            empty = next(name for name in needed if columns[name][row].as_py() is None)
             strays.append((row, f"the column {empty!r} is empty"))
             continue
         first.setdefault(group, row)
@@ -135,10 +132,6 @@ def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
         return _texts(columns, names[0])
     rows = zip(*(_texts(columns, name) for name in names), strict=True)
     return [None if None in row else orjson.dumps(row).decode() for row in rows]
-
-
-def _is_there(columns: pa.Table, name: str, row: int) -> bool:
-    return columns[name][row].as_py() is not None
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
