@@ -20,7 +20,7 @@ from framedex.indexer.probing.image_facts import resize_rgb
 from framedex.records.clip import Recipe
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
-from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.decoding.video import Size, decode_unique, encoded_images
 from framedex.sharder.reading import EncodedClip
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
@@ -257,9 +257,8 @@ def unique_ranks(clip: Clip) -> NDArray[np.int64]:
 
 def copied_files(clip: Clip, encoded: EncodedClip) -> list[bytes]:
     """Return the image file of each distinct wanted frame of a clip of images, in order of first appearance."""
-    edges = encoded.packet_first.tolist()
-    packets = np.argsort(clip.recipe.packet_rank)[unique_ranks(clip)].tolist()
-    return [encoded.payload[edges[packet] : edges[packet + 1]].tobytes() for packet in packets]
+    found = dict(encoded_images(clip, encoded))
+    return [found[rank] for rank in unique_ranks(clip).tolist()]
 
 
 def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:

@@ -142,12 +142,9 @@ def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> B
                 raise stale(medium.path, f"{number} packets, then {error}") from error
         if number != len(size):
             raise stale(medium.path, f"{number} packets, not {len(size)}")
-    return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=_mark(path))
-
-
-def _mark(path: Path) -> str:
     with open(path, "rb") as file:
-        return fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)
+        mark = fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)
+    return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=mark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,11 +138,6 @@ class Progress:
         return [name for part in parts for name in read_all(part, ["media_id"])["media_id"].to_pylist()]
 
     @property
-    def items(self) -> int:
-        """The number of items (clips and failures) in all checkpoints."""
-        return sum(checkpoint.items for checkpoint in self.checkpoints)
-
-    @property
     def clips(self) -> int:
         """The number of clips in all checkpoints."""
         return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
@@ -246,7 +241,7 @@ class DatasetWriter:
                 raise OutputError("the output folder cannot be written", where=str(self.folder), found=error) from error
             self._held = stack.pop_all()
         self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
-        self.done = self._progress.items
+        self.done = sum(checkpoint.items for checkpoint in self._progress.checkpoints)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
