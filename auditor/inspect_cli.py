@@ -14,7 +14,7 @@ from framedex.core.printing import echo, progress_bar
 from framedex.core.words import counted, size_text
 from framedex.errors import FramedexError, printable
 from framedex.files.outputs import check_free, write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, html_sheet
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, heading_of, html_sheet
 from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
 from framedex.storage.places import Access, Place
 
@@ -129,7 +129,7 @@ def inspect(
     check_free(out, overwrite)
     inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
     numbers = inspector.find(clip_ids) if sample is None else inspector.sample(sample, seed)
-    heading = inspector.heading(len(numbers))
+    heading = heading_of(inspector.dataset, len(numbers))
     if draw is webp_sheet:
         check_animation(heading, map(inspector.outline, numbers), columns)
     frames, failed = 0, 0

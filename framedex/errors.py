@@ -3,9 +3,10 @@
 `printable` escapes control characters in text that comes from files or users, before errors and commands print it.
 """
 
+import copy
 import re
 import traceback
-from typing import Any
+from typing import Any, Self
 
 INDENT = 11  # number of spaces before the second and later lines of one part of a message
 INTERNAL_ERROR = "internal_error"  # the `kind` of a failure that is caused by a bug of framedex
@@ -64,6 +65,13 @@ class FramedexError(Exception):
         named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
         parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
+
+    def inside(self, where: str) -> Self:
+        """Return a copy of the error with an outer location before the location that the error states."""
+        outer = copy.copy(self)
+        outer.where = where if self.where is None else f"{where}: {self.where}"
+        outer.args = (outer.text(),)
+        return outer
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all attributes, because errors are sent between processes."""

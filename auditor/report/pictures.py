@@ -227,7 +227,8 @@ def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> l
     starts = medium.timeline.starts
     if cost > most_pixels and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
-    clips, first_error = [], None
+    clips: list[Clip] = []
+    first_error: Exception | None = None
     for frame in frames.tolist():
         wanted = WantedClip(clip_id=f"frame {frame}", frames=np.array([frame]), mask=np.ones(1, np.bool_), columns={})
         try:

@@ -22,8 +22,9 @@ from framedex.indexer.parts.packets import Packets
 from framedex.records.columns import Row
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import CONTENT_ALONE
+from framedex.sharder.planning.indexed_medium import timelines
 from framedex.sharder.planning.units import units_of
-from framedex.sharder.planning.without_clips import media_without_clips, timelines
+from framedex.sharder.planning.without_clips import media_without_clips
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.scene_sampling import facts_of
 from framedex.sharder.schema import SHARDS_FOLDER

@@ -147,6 +147,24 @@ def run_local(
         yield from pool.run(calls)
 
 
+def alone_if_lost(
+    outcome: Outcome[Item, Result], calls: Calls[Item, Result], parts: Callable[[Item], list[Item]]
+) -> Iterator[Outcome[Item, Result]]:
+    """Yield the outcome of an item. If its result is missing, yield the outcomes of the item's parts instead.
+
+    Args:
+        outcome: The outcome of the item.
+        calls: The calls to which the item belongs. Their items are not read.
+        parts: A function that returns the smallest parts of an item. They are called one by one on this machine, so
+            that a part without which the others succeed is the only one without a result. If there is a single part,
+            it is not called again.
+    """
+    pieces = [] if outcome.result is not None else parts(outcome.item)
+    if len(pieces) < 2:
+        return iter([outcome])
+    return run_local(Calls(function=calls.function, items=pieces, timeout_seconds=calls.timeout_seconds), workers=1)
+
+
 class LocalPool:
     """A pool of processes on this machine. It is a context manager, and can be used for several runs in turn.
 

@@ -201,10 +201,6 @@ class Inspector:
         items = dict.fromkeys(views.item[chosen].tolist())
         return [number for item in items for number in np.flatnonzero(views.item == item).tolist()]
 
-    def heading(self, shown: int) -> Heading:
-        """Return the heading of a sheet with `shown` clips. Raises FormatError."""
-        return heading_of(self.dataset, shown)
-
     def outline(self, number: int) -> ShownClip:
         """Return the content for a clip without pictures and audio. Nothing is decoded."""
         clip = self.dataset.clip(number)
