@@ -1,6 +1,7 @@
 """Contact sheets as PNG pictures and as WebP animations. In an animation, all clips play at the same time in a grid.
 
-Text is drawn with the font that is part of Pillow, so sheets look the same on every machine.
+Text is drawn with a font that is part of this package, so sheets look the same on every machine. It is DejaVu Sans
+Condensed 2.37 with Latin, Greek and Cyrillic letters only. The font that Pillow contains has ASCII letters only.
 """
 
 import functools
@@ -8,6 +9,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,6 @@ from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame,
 MARGIN, GAP = 28, 10
 NAME_WIDTH = 110  # pixels, the width of the column of names beside the values
 SETTINGS_CHARACTERS = 2000  # maximum number of characters of the policy's settings that are drawn
-# Replacements for characters that occur in framedex's texts and may be missing from the font.
-SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}
 
 INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
 HATCH, BAD = map(rgb, ("hatch", "error"))
@@ -41,20 +41,20 @@ class Line:
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the font in a given size. Raises OutputError if Pillow has no scalable font."""
-    found = ImageFont.load_default(size)
-    if not isinstance(found, ImageFont.FreeTypeFont):
-        raise OutputError("this Pillow has no scalable font", remedy="install a Pillow with FreeType, or write .html")
-    return found
+    """Return the font in a given size. Raises OutputError if Pillow cannot draw scalable fonts."""
+    file = files("framedex.loader.contact_sheets") / "DejaVuSansCondensed.ttf"
+    try:
+        return ImageFont.truetype(io.BytesIO(file.read_bytes()), size, layout_engine=ImageFont.Layout.BASIC)
+    except ImportError as error:
+        remedy = "install a Pillow with FreeType, or write .html"
+        raise OutputError("this Pillow cannot draw scalable fonts", found=error, remedy=remedy) from error
 
 
 @functools.cache
 def _drawable(character: str) -> str:
-    """Return a character if the font has a glyph for it. Otherwise return its replacement, or else its escape."""
+    """Return a character if the font has a glyph for it, and otherwise its escape."""
     shape, missing = (bytes(font(16).getmask(each)) for each in (character, "\uffff"))
-    if shape != missing:
-        return character
-    return SPELT.get(character) or character.encode("unicode_escape").decode()
+    return character if shape != missing else character.encode("unicode_escape").decode()
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:

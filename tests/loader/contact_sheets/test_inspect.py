@@ -378,6 +378,7 @@ def test_clips_are_named_or_sampled_and_not_both(dataset: Path, tmp_path: Path) 
     run("inspect", dataset, "--clip", "walk", "--sample", 1, "--out", tmp_path / "s.html", code=2)
 
 
-def test_signs_of_framedexs_own_texts_are_spelt_where_the_font_lacks_them() -> None:
-    assert wrapped("3 × 4 · 1.88–2.14 fps", 13, 900) == ["3 x 4 · 1.88-2.14 fps"]
+def test_letters_of_european_languages_are_drawn_and_others_are_escaped() -> None:
+    for text in ("3 × 4 · 1.88–2.14 fps …", "café à Zürich", "Łódź", "Αθήνα", "Москва", "e\u0301"):
+        assert wrapped(text, 13, 900) == [text]
     assert wrapped("日", 13, 900) == ["\\u65e5"]
