@@ -73,6 +73,16 @@ def wrapped(text: str, size: int, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
+def ending(text: str, size: int, width: int) -> str:
+    """Return a text as one line of at most `width` pixels. A longer text is cut at its beginning."""
+    shown = "".join(map(_drawable, text))
+    if font(size).getlength(shown) <= width:
+        return shown
+    while shown and font(size).getlength(f"…{shown}") > width:
+        shown = shown[1:]
+    return f"…{shown}"
+
+
 class Text:
     """Lines of text that are arranged from top to bottom and then drawn."""
 
@@ -203,8 +213,8 @@ def _too_large(found: str) -> OutputError:
 
 def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
     text = Text(18, width)
-    text.add(clip.clip_id, size=17)
-    text.add(clip.uri, size=13, color=SOFT, after=6)
+    text.add(clip.uri, size=17)
+    text.add(clip.clip_id, size=13, color=SOFT, after=6)
     for color, pairs in ((INK, clip.columns), (SOFT, clip.facts)):
         for name, value in pairs:
             text.add_pair(name, value, color)
@@ -240,8 +250,8 @@ def _draw_frame(image: Image.Image, clip: ShownClip, frame: ShownFrame, left: in
     pen, below = ImageDraw.Draw(image), top + height + 4
     right = left + max(MIN_CELL, width)
     number = "" if frame.frame_index is None else f"#{frame.frame_index}"
-    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
-    gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+.3f} s"
+    time = "" if frame.seconds is None else f"{frame.seconds:,.3f} s"
+    gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+,.3f} s"
     pen.text((left, below), number, fill=INK, font=font(13))
     pen.text((right, below), time, fill=INK, font=font(13), anchor="ra")
     pen.text((right, below + 16), gap, fill=SOFT, font=font(11), anchor="ra")
@@ -386,12 +396,11 @@ def _places(clip: ShownClip) -> NDArray[np.int64]:
 
 
 def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
-    """Return the picture of one frame of a clip, with the clip's name above, and the frame's number and time below."""
+    """Return the picture of one frame of a clip, with the file's name above, and the frame's number and time below."""
     width, height = size
     cell = Image.new("RGB", size, GROUND)
     pen = ImageDraw.Draw(cell)
-    name = wrapped(clip.clip_id, 13, width)
-    pen.text((0, 0), name[0] if name else "", fill=INK, font=font(13))
+    pen.text((0, 0), ending(clip.uri, 13, width), fill=INK, font=font(13))
     if clip.error is not None:
         for line, text in enumerate(wrapped(clip.error.splitlines()[0], 12, width)):
             pen.text((0, NAME + 16 * line), text, fill=BAD, font=font(12))
@@ -403,8 +412,8 @@ def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
     cell.paste(picture, (0, NAME))
     below = NAME + picture.height + 4
     number = "padding" if frame.frame_index is None else f"#{frame.frame_index}"
-    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
+    time = "" if frame.seconds is None else f"{frame.seconds:,.3f} s"
     pen.text((0, below), f"{number}  {time}", fill=INK, font=font(12))
-    pen.text((width, below), f"{place + 1}/{len(clip.frames)}", fill=SOFT, font=font(11), anchor="ra")
+    pen.text((width, below), f"{place + 1:,}/{len(clip.frames):,}", fill=SOFT, font=font(11), anchor="ra")
     assert height >= below  # the height of cells is that of the tallest picture
     return cell
