@@ -73,7 +73,7 @@ def wrapped(text: str, size: int, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
-def ending(text: str, size: int, width: int) -> str:
+def cut_beginning(text: str, size: int, width: int) -> str:
     """Return a text as one line of at most `width` pixels. A longer text is cut at its beginning."""
     shown = "".join(map(_drawable, text))
     if font(size).getlength(shown) <= width:
@@ -400,7 +400,7 @@ def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
     width, height = size
     cell = Image.new("RGB", size, GROUND)
     pen = ImageDraw.Draw(cell)
-    pen.text((0, 0), ending(clip.uri, 13, width), fill=INK, font=font(13))
+    pen.text((0, 0), cut_beginning(clip.uri, 13, width), fill=INK, font=font(13))
     if clip.error is not None:
         for line, text in enumerate(wrapped(clip.error.splitlines()[0], 12, width)):
             pen.text((0, NAME + 16 * line), text, fill=BAD, font=font(12))

@@ -18,7 +18,7 @@ from PIL import Image
 from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, html_sheet, waveform
-from framedex.loader.contact_sheets.sheet_pictures import GROUND, ending, font, png_sheet, wrapped
+from framedex.loader.contact_sheets.sheet_pictures import GROUND, cut_beginning, font, png_sheet, wrapped
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
@@ -163,9 +163,8 @@ def test_what_the_data_says_does_nothing(index: Index, tmp_path: Path) -> None:
     assert "script" not in tags
     assert not {name for node in page.all("") for name in node.attributes if name.startswith("on")}
     assert [len(page.all(tag)) for tag in ("img", "style", "title")] == [3, 1, 1]
-    assert [article.all("p", "soft")[0].text for article in page.all("article")] == [
-        printable(text) for text in HOSTILE
-    ]
+    names = [article.all("p", "soft")[0].text for article in page.all("article")]
+    assert names == [printable(text) for text in HOSTILE]
     assert printable(HOSTILE[2]).endswith("'\\x00\\u202e\\n")
     run("inspect", dataset, "--sample", 3, "--out", tmp_path / "s.png")
 
@@ -385,8 +384,8 @@ def test_clips_are_named_or_sampled_and_not_both(dataset: Path, tmp_path: Path) 
 def test_letters_of_european_languages_are_drawn_and_others_are_escaped() -> None:
     for text in ("3 × 4 · 1.88–2.14 fps …", "café à Zürich", "Łódź", "Αθήνα", "Москва", "e\u0301"):
         assert wrapped(text, 13, 900) == [text]
-    assert ending("café.mp4", 13, 200) == "café.mp4"
-    cut = ending("a long folder/café.mp4", 13, 80)
+    assert cut_beginning("café.mp4", 13, 200) == "café.mp4"
+    cut = cut_beginning("a long folder/café.mp4", 13, 80)
     assert cut.startswith("…")
     assert cut.endswith("café.mp4"), "names of files differ at their ends"
     assert font(13).getlength(cut) <= 80
