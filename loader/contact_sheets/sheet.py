@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -20,7 +20,7 @@ from PIL import Image
 
 from framedex.core.column_rules import OBJECT_BYTES
 from framedex.core.words import SAME_RATE, counted, duration_text, number_text, rate_text, size_text
-from framedex.errors import FormatError, FramedexError, printable
+from framedex.errors import DecodeError, FormatError, FramedexError, printable
 from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
@@ -122,6 +122,7 @@ class ShownClip:
         frames: The frames of the clip, including padding.
         audio: The outline of the clip's audio. None if it has no audio.
         error: The reason why the clip could not be decoded. None if it was decoded.
+        damaged: Whether the reason is damage that the decoder met.
     """
 
     clip_id: str
@@ -133,6 +134,7 @@ class ShownClip:
     frames: list[ShownFrame]
     audio: Waveform | None
     error: str | None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +218,8 @@ class Inspector:
         try:
             item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
         except FramedexError as reason:
-            return self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            shown = self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            return replace(shown, damaged=isinstance(reason, DecodeError))
         audio = waveform(item["audio"], item["audio_rate"]) if has_audio(item) else None
         return self._shown(clip, frames=shown_frames(clip, item["frames"]), audio=audio)
 
