@@ -68,7 +68,7 @@ def run(
                 check, lack = found.unasked[0]
                 raise FramedexError("the requested check cannot be run", found=check.name, remedy=f"it needs {lack}")
             if report is not None:
-                page.write_report(db, found, report, access=access, pictures=pictures)
+                found = page.write_report(db, found, report, access=access, pictures=pictures)
             return found
 
 

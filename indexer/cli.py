@@ -365,11 +365,11 @@ def _print_rows(report: IndexReport) -> None:
         name = printable(medium_name(row["uri"], row["member"]))
         name = name if len(name) <= 40 else "…" + name[-39:]
         echo(
-            f"{name:<40} {row['codec']:<6} {_size_text(row):>9} {row['frame_count']:>7} {_rate_text(row):>7} "
-            f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
+            f"{name:<40} {row['codec']:<6} {_size_text(row):>9} {row['frame_count']:>7,} {_rate_text(row):>7} "
+            f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8,.2f}"
         )
     if len(media) > TABLE_ROWS:
-        echo(f"… and {len(media) - TABLE_ROWS} more media")
+        echo(f"… and {len(media) - TABLE_ROWS:,} more media")
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
             echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")

@@ -21,6 +21,7 @@ from framedex.auditor.browser.page import page
 from framedex.auditor.browser.resources import Answer, Findings, Items, Resource, Resources
 from framedex.auditor.browser.selections import LESS, LIMITS, Selections
 from framedex.auditor.browser.shown import HOST, Address, Clips, Media, whole_number
+from framedex.auditor.report.media_table import STATE
 from framedex.auditor.tables.database import QueryLimits
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import opened
@@ -250,7 +251,7 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
 
 
 def _media_counts(queries: QueryProcess, total: int) -> str:
-    """Return a text with the number of media of an index, and the numbers of unusable media by status."""
-    states = dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows)
+    """Return a text with the number of media of an index, and the numbers of unusable media by state."""
+    states = dict(queries.rows(f"SELECT {STATE}, count(*) FROM videos GROUP BY ALL").rows)
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

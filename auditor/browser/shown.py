@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.words import counted, duration_text, size_text
+from framedex.core.words import counted, duration_text, number_text, rate_text, size_text
 from framedex.errors import FramedexError, printable
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import NO_VIDEO
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets import sheet
-from framedex.records.medium import OK
+from framedex.records.medium import OK, REFUSED
 from framedex.sharder.clips.clip import Clip, Medium, WantedClip
 from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
@@ -154,10 +155,11 @@ class Media:
     def card(self, key: Any) -> dict[str, Any]:
         """Return the content of a medium's entry in the list. Raises FramedexError if the medium's row is damaged."""
         video = self._video(key)
-        error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
-        seconds = None
-        if video["duration_pts"] and video["time_base_den"]:
-            seconds = float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
+        state = video["status"]
+        if state == REFUSED and video["error_kind"] == NO_VIDEO:
+            state = "without video"  # the word of the audit
+        error = None if video["status"] == OK else f"{state}: {video['error_message']}"
+        seconds = _seconds_of(video)
         parts = [
             video["codec"],
             f"{video['width']} × {video['height']}" if video["width"] else None,
@@ -180,7 +182,11 @@ class Media:
         names = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
         facts = [(name.replace("_", " "), str(video[name])) for name in names if video.get(name) is not None]
         card = self.card(key)
-        return card | {"facts": facts_of([("medium", card["text"]), *facts]), "count": video["frame_count"] or 0}
+        shape = _shape_facts(video) if video["status"] == OK else []
+        return card | {
+            "facts": facts_of([("medium", card["text"]), *shape, *facts]),
+            "count": video["frame_count"] or 0,
+        }
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Decode frames of a medium.
@@ -229,6 +235,28 @@ class Media:
                 return self._index.video(str(key))
         except KeyError:
             raise FramedexError("the index has no such medium", found=str(key)[:80]) from None
+
+
+def _seconds_of(video: dict[str, Any]) -> float | None:
+    """Return the duration of a medium. None if it has none."""
+    if not video["duration_pts"] or not video["time_base_den"]:
+        return None
+    return float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
+
+
+def _shape_facts(video: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, text) of the frame rate of a medium, and of its rotation and pixel shape, which players apply."""
+    seconds, turned, aspect = _seconds_of(video), video["rotation_degrees"] or 0, video["sample_aspect_ratio"] or 1.0
+    facts = []
+    if seconds and video["frame_count"] > 1:
+        rate = f"{number_text(video['frame_count'] / seconds, digits=4)} fps"
+        if video["is_vfr"] and video["min_gap_seconds"]:
+            rate += f" on average, {rate_text(1 / video['max_gap_seconds'], 1 / video['min_gap_seconds'])}"
+        facts.append(("rate", rate))
+    side = "clockwise" if turned < 0 else "counterclockwise"
+    facts.append(("rotation", f"{abs(turned)}° {side}" if turned else "none"))
+    width = f"{number_text(aspect, digits=4)} times as wide as high"
+    return [*facts, ("pixel shape", "square" if aspect == 1 else width)]
 
 
 HOST = "127.0.0.1"
@@ -318,8 +346,8 @@ class Clips:
         clip = self._clip(key)
         return {
             "key": str(key),
-            "name": printable(clip.clip_id),
-            "source": printable(clip.medium.name),
+            "name": printable(clip.medium.name),
+            "source": printable(clip.clip_id),
             "text": sheet.clip_text(clip),
             "columns": sheet.shown_columns(clip.columns)[:COLUMNS_OF_A_CARD],
             "error": None,

@@ -6,7 +6,7 @@ If a medium cannot be decoded, the report shows the reason instead.
 import functools
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from framedex.auditor.findings import Audit
 from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
-from framedex.errors import FramedexError
+from framedex.errors import DecodeError, FramedexError
 from framedex.execution.engine import Calls, run_local
 from framedex.indexer.parts.index import Index
 from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
@@ -68,11 +68,13 @@ class Strip:
         name: The name of the medium or clip.
         pictures: The pictures.
         reason: The reason why pictures are missing. None if none are missing.
+        damaged: Whether the reason is damage that the decoder met.
     """
 
     name: str
     pictures: list[Picture]
     reason: str | None = None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def draw(task: PictureTask) -> list[Strip]:
 
 def _without(name: str, error: BaseException) -> Strip:
     what = error.what if isinstance(error, FramedexError) else str(error) or type(error).__name__
-    return Strip(name=name, pictures=[], reason=what)
+    return Strip(name=name, pictures=[], reason=what, damaged=isinstance(error, DecodeError))
 
 
 @functools.lru_cache(maxsize=1)
@@ -185,7 +187,7 @@ def _of_clip(task: PictureTask) -> list[Strip]:
     shown = inspector.show(number)
     name = f"{shown.uri} · clip {shown.clip_id}"
     if shown.error is not None:
-        return [Strip(name=name, pictures=[], reason=shown.error)]
+        return [Strip(name=name, pictures=[], reason=shown.error, damaged=shown.damaged)]
     real = [frame for frame in shown.frames if frame.picture is not None]
     places = np.unique(np.linspace(0, len(real) - 1, min(FRAMES, len(real))).round().astype(np.int64))
     chosen = [real[place] for place in places.tolist()]
@@ -249,8 +251,10 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
             pictures.append(_picture(int(clip.frames[0]), float(clip.seconds[0]), picture))
         except UNREADABLE as error:
             first_error = first_error or error
-    reason = None if first_error is None else (_without(name, first_error).reason or "").removeprefix("clip ")
-    return Strip(name=name, pictures=pictures, reason=reason)
+    if first_error is None:
+        return Strip(name=name, pictures=pictures)
+    missing = _without(name, first_error)
+    return replace(missing, pictures=pictures, reason=(missing.reason or "").removeprefix("clip "))
 
 
 def _picture(frame: int, seconds: float, pixels: NDArray[np.uint8]) -> Picture:

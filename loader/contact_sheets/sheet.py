@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -20,7 +20,7 @@ from PIL import Image
 
 from framedex.core.column_rules import OBJECT_BYTES
 from framedex.core.words import SAME_RATE, counted, duration_text, number_text, rate_text, size_text
-from framedex.errors import FormatError, FramedexError, printable
+from framedex.errors import DecodeError, FormatError, FramedexError, printable
 from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
@@ -122,6 +122,7 @@ class ShownClip:
         frames: The frames of the clip, including padding.
         audio: The outline of the clip's audio. None if it has no audio.
         error: The reason why the clip could not be decoded. None if it was decoded.
+        damaged: Whether the reason is damage that the decoder met.
     """
 
     clip_id: str
@@ -133,6 +134,7 @@ class ShownClip:
     frames: list[ShownFrame]
     audio: Waveform | None
     error: str | None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,8 @@ class Inspector:
         try:
             item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
         except FramedexError as reason:
-            return self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            shown = self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            return replace(shown, damaged=isinstance(reason, DecodeError))
         audio = waveform(item["audio"], item["audio_rate"]) if has_audio(item) else None
         return self._shown(clip, frames=shown_frames(clip, item["frames"]), audio=audio)
 
@@ -334,7 +337,8 @@ def clip_text(clip: Clip) -> str:
         parts[0] += f", {padded:,} of them padding"
     seconds = clip.seconds[clip.mask]
     if len(seconds):
-        parts.append(f"{seconds[0]:.3f} s" if len(seconds) == 1 else f"{seconds.min():.3f} to {seconds.max():.3f} s")
+        span = f"{seconds.min():,.3f} to {seconds.max():,.3f} s"
+        parts.append(span if len(seconds) > 1 else f"{seconds[0]:,.3f} s")
     gaps = np.diff(np.where(clip.mask, clip.seconds, np.nan))
     if (gaps > 0).any():
         rates = 1 / gaps[gaps > 0]
@@ -357,7 +361,7 @@ def cost_text(clip: Clip) -> str:
 def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
     """Return the outline of audio samples, float32 [channels, samples]. `rate` is the sample rate in Hz."""
     channels, count = samples.shape
-    text = f"{counted(channels, 'channel')} · {rate:g} Hz · {count / rate:.3f} s"
+    text = f"{counted(channels, 'channel')} · {rate:,g} Hz · {count / rate:,.3f} s"
     if not samples.size:
         return Waveform(low=np.zeros(0, np.float32), high=np.zeros(0, np.float32), text=text)
     first = np.unique(np.linspace(0, count, WAVE_COLUMNS, endpoint=False).astype(np.int64))
@@ -402,21 +406,26 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     articles, names, widest = [], [], 0
     for number, clip in enumerate(clips, 1):
         articles.append(markup(_article(clip, number)))
-        names.append(clip.clip_id)
+        names.append((clip.uri, clip.clip_id))
         widest = max(widest, clip.size[1] * clip.magnified)
     style = (files("framedex.loader.contact_sheets") / "sheet.css").read_text(encoding="utf-8")
     if columns:  # 6.5rem is the minimum width of figures in sheet.css, and .5rem the gap between them
         width = f"calc({columns} * max({widest}px, 6.5rem) + {columns - 1} * .5rem)"
         style += f"ol.frames {{ max-width: {width}; }}\n"
-    entries = [element("li", element("a", element("bdi", name), href=f"#clip-{n}")) for n, name in enumerate(names, 1)]
+    entries = [
+        element("li", element("a", element("bdi", uri), href=f"#clip-{n}"), " ", element("bdi", clip_id, class_="soft"))
+        for n, (uri, clip_id) in enumerate(names, 1)
+    ]
     contents = element("nav", folded("Clips", element("ol", *entries)), aria_label="Clips")
     header = titled(
         "framedex contact sheet",
         heading.name,
         element("p", heading.counts(), class_="soft"),
-        element("p", element("bdi", heading.settings), class_="soft"),
-        folded("All settings of the policy", element("pre", heading.policy)),
-        contents if len(names) > 1 else None,
+        beside=[
+            element("p", element("bdi", heading.settings), class_="soft"),
+            folded("All settings of the policy", element("pre", heading.policy)),
+            contents if len(names) > 1 else None,
+        ],
     )
     return Document(title=f"{heading.name}: contact sheet", style=style, before=[header], main=articles).content()
 
@@ -433,8 +442,8 @@ def _article(clip: ShownClip, number: int) -> Element:
         body = element("div", element("strong", "Not decoded"), element("pre", clip.error), class_="error")
     return element(
         "article",
-        element("h2", element("bdi", clip.clip_id), id=f"clip-{number}-name"),
-        element("p", element("bdi", clip.uri), class_="soft"),
+        element("h2", element("bdi", clip.uri), id=f"clip-{number}-name"),
+        element("p", element("bdi", clip.clip_id), class_="soft"),
         facts,
         body,
         None if clip.audio is None else _sound(clip.audio),
@@ -459,9 +468,9 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
     if frame.frame_index is not None:
         caption.append(element("span", f"#{frame.frame_index}", class_="number"))
     if frame.seconds is not None:
-        caption.append(element("span", f"{frame.seconds:.3f} s", class_="time"))
+        caption.append(element("span", f"{frame.seconds:,.3f} s", class_="time"))
     if frame.gap_seconds is not None:
-        gap = f"{frame.gap_seconds:+.3f} s"
+        gap = f"{frame.gap_seconds:+,.3f} s"
         caption.append(element("span", gap, class_="soft gap", title="since the previous frame"))
     return element("figure", picture, caption)
 

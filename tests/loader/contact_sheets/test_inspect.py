@@ -18,7 +18,7 @@ from PIL import Image
 from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, html_sheet, waveform
-from framedex.loader.contact_sheets.sheet_pictures import GROUND, png_sheet, wrapped
+from framedex.loader.contact_sheets.sheet_pictures import GROUND, cut_beginning, font, png_sheet, wrapped
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
@@ -110,7 +110,8 @@ def test_a_page_shows_every_frame_with_its_number_time_and_pixels(dataset: Path,
     assert len(articles) == len(clips) == 2
     for article, number in zip(articles, range(2), strict=True):
         clip = clips.clip(number)
-        assert article.all("h2")[0].text == clip.clip_id
+        assert article.all("h2")[0].text == clip.medium.uri, "a file's name says more than the hash of a clip's name"
+        assert article.all("p", "soft")[0].text == clip.clip_id
         figures = article.all("figure")
         assert len(figures) == len(clip.frames)
         for figure, frame, seconds, real in zip(figures, clip.frames, clip.seconds, clip.mask, strict=True):
@@ -162,7 +163,8 @@ def test_what_the_data_says_does_nothing(index: Index, tmp_path: Path) -> None:
     assert "script" not in tags
     assert not {name for node in page.all("") for name in node.attributes if name.startswith("on")}
     assert [len(page.all(tag)) for tag in ("img", "style", "title")] == [3, 1, 1]
-    assert [node.text for node in page.all("h2")] == [printable(text) for text in HOSTILE]
+    names = [article.all("p", "soft")[0].text for article in page.all("article")]
+    assert names == [printable(text) for text in HOSTILE]
     assert printable(HOSTILE[2]).endswith("'\\x00\\u202e\\n")
     run("inspect", dataset, "--sample", 3, "--out", tmp_path / "s.png")
 
@@ -208,7 +210,8 @@ def test_sheets_of_the_same_clips_are_equal(dataset: Path, tmp_path: Path) -> No
 
 def test_clips_come_in_the_order_asked_and_once(dataset: Path, tmp_path: Path) -> None:
     page = page_of(dataset, tmp_path / "s.html", "--clip", "phone", "--clip", "walk", "--clip", "phone")
-    assert [node.text for node in page.all("h2")] == ["phone", "walk"]
+    assert [node.text for node in page.all("h2")] == ["h264_vfr.mkv", "h264_default.mp4"]
+    assert [node.text for node in page.all("nav")[0].all("li")] == ["h264_vfr.mkv phone", "h264_default.mp4 walk"]
 
 
 def test_a_picture_has_a_row_of_frames_a_clip(dataset: Path, tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def test_sound_is_drawn_where_a_clip_has_it(dataset: Path) -> None:
     assert np.unique(wave.high[-len(wave.high) // 2 + 1 :]).tolist() == [0.5]
     clip = shown(Inspector(dataset, longest_side=64), audio=wave)
     page = Page(html_sheet(heading(), [clip], None).decode()).root
-    assert "2 channels · 48000 Hz · 0.100 s" in page.all("figure", "sound")[0].text
+    assert "2 channels · 48,000 Hz · 0.100 s" in page.all("figure", "sound")[0].text
     silent = png_sheet(heading(), [replace(clip, audio=None)], None)
     assert Image.open(io.BytesIO(png_sheet(heading(), [clip], None))).height > Image.open(io.BytesIO(silent)).height
 
@@ -378,6 +381,12 @@ def test_clips_are_named_or_sampled_and_not_both(dataset: Path, tmp_path: Path) 
     run("inspect", dataset, "--clip", "walk", "--sample", 1, "--out", tmp_path / "s.html", code=2)
 
 
-def test_signs_of_framedexs_own_texts_are_spelt_where_the_font_lacks_them() -> None:
-    assert wrapped("3 × 4 · 1.88–2.14 fps", 13, 900) == ["3 x 4 · 1.88-2.14 fps"]
+def test_letters_of_european_languages_are_drawn_and_others_are_escaped() -> None:
+    for text in ("3 × 4 · 1.88–2.14 fps …", "café à Zürich", "Łódź", "Αθήνα", "Москва", "e\u0301"):
+        assert wrapped(text, 13, 900) == [text]
+    assert cut_beginning("café.mp4", 13, 200) == "café.mp4"
+    cut = cut_beginning("a long folder/café.mp4", 13, 80)
+    assert cut.startswith("…")
+    assert cut.endswith("café.mp4"), "names of files differ at their ends"
+    assert font(13).getlength(cut) <= 80
     assert wrapped("日", 13, 900) == ["\\u65e5"]
