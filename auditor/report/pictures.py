@@ -20,10 +20,9 @@ from framedex.auditor.tables.subject import Kind
 from framedex.errors import DecodeError, FramedexError
 from framedex.execution.engine import Calls, run_local
 from framedex.indexer.parts.index import Index
-from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
+from framedex.loader.contact_sheets.sheet import Inspector, Thumbnails, jpeg
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
@@ -32,7 +31,7 @@ from framedex.storage.places import Access, Place
 FRAMES = 4  # number of pictures per medium or clip
 EXAMPLES = 3  # number of examples per finding that are shown with pictures
 MAX_MEDIA = 60  # maximum number of media or clips with pictures per report. The most severe findings have priority
-LONGEST_SIDE = 160  # maximum length in pixels of a picture's longer side
+THUMBNAILS = Thumbnails(longest_side=160)  # pixels
 JPEG_QUALITY = 70
 MAX_PIXELS = 4e9  # maximum number of pixels to decode per medium
 MAX_COPIED = 64 << 20  # maximum size in bytes of a medium whose packets must all be demuxed
@@ -175,7 +174,7 @@ def _without(name: str, error: BaseException) -> Strip:
 
 @functools.lru_cache(maxsize=1)
 def _inspector(dataset: Place, access: Access) -> Inspector:
-    return Inspector(dataset, longest_side=LONGEST_SIDE, access=access)
+    return Inspector(dataset, THUMBNAILS, access=access)
 
 
 def _of_clip(task: PictureTask) -> list[Strip]:
@@ -247,7 +246,7 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
     for clip in clips:
         try:
             encoded = files.read(clip)
-            [picture] = decode_rgb(clip, encoded, size=thumbnail_size(clip.medium, LONGEST_SIDE))
+            [picture] = THUMBNAILS.pictures(clip, encoded, THUMBNAILS.size(clip.medium))
             pictures.append(_picture(int(clip.frames[0]), float(clip.seconds[0]), picture))
         except UNREADABLE as error:
             first_error = first_error or error

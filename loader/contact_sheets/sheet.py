@@ -6,6 +6,7 @@ draw PNG pictures and WebP animations.
 
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,23 +26,49 @@ from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
+from framedex.loader.pixels.framing import Framing, Rotation, picture_sizes
+from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip_source import StoredShapes
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
+from framedex.sharder.reading import EncodedClip
 from framedex.sharder.schema import FAILURES_NAME, POLICY_NAME
 from framedex.storage.places import OWN_STORE, Access, Place, small_text
 
+SHOWN = Framing(long_side=1)  # a framing that keeps the proportions that players show
 
-def thumbnail_size(medium: Medium, longest_side: int) -> Size:
-    """Return the (height, width) of a thumbnail. It keeps the proportions of stored pictures and does not enlarge them.
 
-    Args:
-        medium: The medium of the frame.
-        longest_side: The maximum length of the longer side in pixels.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thumbnails:
+    """How pictures are turned and scaled for a sheet or page. They keep the proportions that players show.
+
+    Attributes:
+        longest_side: The maximum length of the longer side in pixels. If None, it is not limited.
+        rotation: "apply" turns pictures upright, and "stored" leaves them as they are stored.
     """
-    scale = min(1.0, longest_side / max(medium.width, medium.height))
-    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
+
+    longest_side: int | None = None
+    rotation: Rotation = "apply"
+
+    def size(self, medium: Medium, *, max_pixels: float = math.inf) -> Size:
+        """Return the (height, width) of a medium's thumbnails, which are not larger than its pictures.
+
+        Args:
+            medium: The medium.
+            max_pixels: The maximum number of pixels.
+        """
+        heights, widths = picture_sizes(SHOWN, StoredShapes.of(medium, 1), self.rotation)
+        height, width = int(heights[0]), int(widths[0])
+        longest = math.inf if self.longest_side is None else self.longest_side
+        scale = min(1.0, longest / max(height, width), math.sqrt(max_pixels / (height * width)))
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def pictures(self, clip: Clip, encoded: EncodedClip, size: Size) -> NDArray[np.uint8]:
+        """Decode a clip's frames at a size. Return uint8 [F, h, w, 3]. Raises DecodeError."""
+        pixels = PixelOptions.of(size, rotation=self.rotation)
+        return pixels.decoded(clip, encoded, pixels.cutout(clip.medium, len(clip.frames), pixels.draw(clip, 0)))
 
 
 def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
@@ -175,16 +202,18 @@ class Inspector:
 
     Args:
         path: The dataset.
-        longest_side: The maximum length of the longer side of pictures, in pixels.
+        thumbnails: How pictures are turned and scaled.
         access: The rules for which sources may be read.
 
     Raises:
         FormatError: The dataset does not exist or is damaged.
     """
 
-    def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
-        self.dataset = ClipDataset(path, rotation="stored", root=access.root, allow_remote=access.allow_remote)
-        self._longest_side = longest_side
+    def __init__(self, path: Place, thumbnails: Thumbnails, *, access: Access = OWN_STORE) -> None:
+        self.dataset = ClipDataset(
+            path, rotation=thumbnails.rotation, root=access.root, allow_remote=access.allow_remote
+        )
+        self._thumbnails = thumbnails
 
     def find(self, names: Iterable[str]) -> list[int]:
         """Return the numbers of the clips with these names. The name of a multi-view clip stands for all of its views.
@@ -212,7 +241,7 @@ class Inspector:
         """Return the content for a clip with its pictures, or with the reason why the clip cannot be decoded."""
         clip = self.dataset.clip(number)
         try:
-            item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
+            item = self.dataset.resized(self._thumbnails.size(clip.medium))[number]
         except FramedexError as reason:
             shown = self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
             return replace(shown, damaged=isinstance(reason, DecodeError))
@@ -222,14 +251,14 @@ class Inspector:
     def _shown(
         self, clip: Clip, *, frames: list[ShownFrame], audio: Waveform | None = None, error: str | None = None
     ) -> ShownClip:
-        size = thumbnail_size(clip.medium, self._longest_side)
+        size = self._thumbnails.size(clip.medium)
         return ShownClip(
             clip_id=printable(clip.clip_id),
             uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
-            facts=clip_facts(clip),
+            facts=clip_facts(clip, self._thumbnails.rotation),
             size=size,
-            magnified=max(1, self._longest_side // max(size)),
+            magnified=max(1, (self._thumbnails.longest_side or 0) // max(size)),
             frames=frames,
             audio=audio,
             error=error,
@@ -282,10 +311,10 @@ def shown_frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> li
     ]
 
 
-def clip_facts(clip: Clip) -> list[tuple[str, str]]:
+def clip_facts(clip: Clip, rotation: Rotation) -> list[tuple[str, str]]:
     """Return (name, text) of the descriptions of a clip's view, source, frames and decoding cost."""
     view = [] if clip.multiview_id is None else [("view", view_text(clip))]
-    return [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
+    return [*view, ("source", source_text(clip.medium, rotation)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
 
 
 def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
@@ -306,14 +335,16 @@ def value_text(value: Any) -> str:
     return printable(text)
 
 
-def source_text(medium: Medium) -> str:
-    """Return a description of the medium of a clip."""
+def source_text(medium: Medium, rotation: Rotation) -> str:
+    """Return a description of the medium of a clip. `rotation` is whether its pictures are turned."""
     seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
     parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
     if medium.frame_count > 1 and seconds > 0:
         parts += [duration_text(seconds), f"{number_text(medium.frame_count / seconds, digits=4)} fps on average"]
     if medium.rotation_degrees:
-        parts.append(f"rotation of {medium.rotation_degrees}° not applied")
+        side = "clockwise" if medium.rotation_degrees < 0 else "counterclockwise"
+        turn = f"{abs(medium.rotation_degrees)}° {side}"
+        parts.append(f"turned {turn}" if rotation == "apply" else f"not turned {turn}, as players do")
     if medium.sample_aspect_ratio not in (None, 0, 1):
         parts.append(f"pixels {number_text(medium.sample_aspect_ratio, digits=4)} times as wide as high")
     return " · ".join(parts)

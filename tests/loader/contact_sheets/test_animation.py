@@ -48,7 +48,7 @@ def inspector(index: Index, tmp_path_factory: pytest.TempPathFactory) -> sheet.I
         {"uri": "h264_default.mp4", "frames": [20, 5, 6, 8, -1], "clip_id": "jumping"},
     ]
     out = shard_clips(index.path, tmp_path_factory.mktemp("animated") / "D", clips)
-    return sheet.Inspector(out, longest_side=176)
+    return sheet.Inspector(out, sheet.Thumbnails(longest_side=176))
 
 
 def test_each_frame_is_shown_for_its_own_time(inspector: sheet.Inspector) -> None:
