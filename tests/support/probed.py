@@ -9,7 +9,8 @@ from typing import Any
 from framedex.indexer.facts import rows_of
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs.existence import probe_media
-from framedex.records.columns import Row
+
+Row = dict[str, Any]
 
 
 def rows_found(found: Iterable[Any]) -> list[tuple[Row, Row]]:

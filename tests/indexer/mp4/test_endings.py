@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.mp4.boxes import ENDINGS, TruncatedError, iter_boxes
-from framedex.storage.reader import Read
 from tests.support.media import Recipe, encode
 
 
-def reader(content: bytes) -> Read:
+def reader(content: bytes) -> Callable[[int, int], bytes]:
     return lambda offset, length: content[offset : offset + length]
 
 
