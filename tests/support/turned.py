@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
+from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
 from framedex.sharder.decoding.cutout import Cutout
-from tests.support.ffmpeg import ffmpeg
 from tests.support.media import damage
 
 MATRIX_AT = 44  # from the type of a version 0 tkhd box (ISO/IEC 14496-12 8.3.2)
@@ -39,8 +39,14 @@ def turned_video(source: Path, target: Path, turn: str) -> Path:
 
 def widened_video(source: Path, target: Path, aspect: str) -> Path:
     """Write a copy of an H.264 video whose samples have a shape, such as "2/1" for twice as wide as high."""
-    change = ["-c", "copy", "-bsf:v", f"h264_metadata=sample_aspect_ratio={aspect}"]
-    subprocess.run([ffmpeg(), "-v", "error", "-i", str(source), *change, str(target)], check=True)
+    with av.open(str(source)) as given, av.open(str(target), "w") as made:
+        stream = given.streams.video[0]
+        written = made.add_stream_from_template(stream)
+        change = BitStreamFilterContext(f"h264_metadata=sample_aspect_ratio={aspect}", stream, written)
+        for packet in given.demux(stream):
+            for changed in change.filter(packet if packet.size else None):  # an empty packet comes last
+                changed.stream = written
+                made.mux(changed)
     return target
 
 
