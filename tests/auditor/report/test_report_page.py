@@ -9,10 +9,9 @@ import json
 import re
 from pathlib import Path
 
-from framedex.auditor.findings import legible_table
 from tests.loader.contact_sheets.test_inspect import Node
 from tests.support.audit_reports import HOSTILE, Report, written
-from tests.support.audited import write_rows
+from tests.support.audited import sound_row, write_rows
 from tests.support.datasets import run
 
 
@@ -105,8 +104,14 @@ def test_durations_are_in_the_unit_that_fits_and_tenths_are_words(index: Path, r
     seconds = [node.text for node in section.all("td") if re.fullmatch(r"[\d.]+ s", node.text)]
     assert seconds
     assert all(each in text for each in seconds)
-    names, rows = legible_table(["codec", "hours"], [["h264", 1234.5], ["vp9", 0.0003], ["av1", None]])
-    assert (names, rows) == (["codec", "duration"], [["h264", "1,234 h"], ["vp9", "1.08 s"], ["av1", None]])
+
+
+def test_a_duration_of_seconds_beside_one_of_hours_is_in_seconds(tmp_path: Path) -> None:
+    rows = [sound_row(1) | {"width": 1920, "duration_pts": 90_000 * 5_400}]
+    rows.append(sound_row(2) | {"width": 64, "duration_pts": 90_000})
+    page, _ = written(write_rows(tmp_path / "INDEX", rows), tmp_path / "r.html")
+    cells = {node.text for node in page.all("td")}
+    assert {"1.5 h", "1 s"} <= cells
 
 
 def test_the_json_has_what_audit_json_has(index: Path, report: Report) -> None:
