@@ -32,8 +32,8 @@ MAX_REORDERED = 64
 # Maximum deviation of a constant frame rate's gaps from the median gap, as a fraction of the median gap. Gaps deviate
 # because containers round timestamps to their time base.
 VFR_TOLERANCE = 0.01
-# Minimum mean number of frames per backward jump of the timestamps. If jumps are more frequent, the medium is not
-# regarded as several recordings that were joined.
+# A medium whose timestamps jump backwards is regarded as several recordings that were joined. This is the minimum mean
+# number of frames per jump. With more jumps, the timestamps are an error.
 MIN_BETWEEN_JOINTS = 8
 
 Pts = NDArray[np.int64]
@@ -85,8 +85,8 @@ def packet_flags(
         hidden: bool [packets], whether an edit list excludes each packet from presentation.
         resets: bool [packets], whether each packet is a random access point at which the decoder must be reset, in
             addition to `pictures.forgets`. If None, no resets are added.
-        differs: bool [packets], whether the picture that a run decodes from each packet differs from the picture of a
-            full decode. If None, no picture differs.
+        differs: bool [packets], whether a run decodes each packet to another picture than a full decode. If None, no
+            picture differs.
     """
     flags = np.where(
         pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
@@ -144,8 +144,8 @@ def settle_timestamps(
 ) -> tuple[Pts, str]:
     """Compute timestamps that put frames into the order in which a decoder outputs them.
 
-    If the container does not state timestamps (AVI, elementary streams), they follow the output order that the
-    bitstream determines.
+    If the container does not state timestamps (AVI, elementary streams), they are computed from the output order that
+    the bitstream determines.
 
     Args:
         pts: int64 [packets], the presentation timestamps in the container, `NO_PTS` where missing.
@@ -239,7 +239,7 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Pictures) -> bool:
     """Return whether the order by timestamps differs from the output order, with hidden pictures included.
 
-    Shown pictures have the same order in both (`settle_timestamps`), but hidden pictures may have arbitrary timestamps.
+    `settle_timestamps` makes both orders equal for shown pictures, but hidden pictures may have arbitrary timestamps.
     """
     if not (flags & HIDDEN).any():
         return False
@@ -249,13 +249,13 @@ def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Picture
 
 
 def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_depth: int) -> None:
-    """Check that a decoder does not have to delay its output by more frames than `reorder_depth`.
+    """Check that a decoder does not have to delay its output by more than `reorder_depth` frames.
 
-    Otherwise, FFmpeg's H.264 and HEVC decoders would increase their delay during decoding. Each time, they would drop
-    or swap a picture.
+    Otherwise, FFmpeg's H.264 and HEVC decoders would increase their delay during decoding, and each increase drops or
+    swaps a picture.
 
     Raises:
-        BitstreamError: Output in the right order needs a longer delay.
+        BitstreamError: Output in the right order needs a longer delay than `reorder_depth`.
     """
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     rank = np.empty(len(output), np.int64)
@@ -268,14 +268,15 @@ def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise picture_facts.BitstreamError(
-            "output_order", f"pictures are reordered by up to {needed} places, but the stream states {reorder_depth}"
+            "output_order", f"the stream states a reorder depth of {reorder_depth}, but its pictures need {needed}"
         )
 
 
 def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
-    """Return the reorder depth: the maximum, over all pictures, of the number of reordered earlier pictures.
+    """Return the reorder depth: the number of pictures that a decoder has to hold back for the right output order.
 
-    For a picture, these are the pictures that are decoded before it and output after it.
+    For each picture, the pictures that are decoded before it and output after it are counted. The result is the largest
+    count.
 
     Args:
         rank: int64 [pictures], a permutation. It has the index in output order of each picture, in decode order.

@@ -1,7 +1,7 @@
 """Parsing of ISO BMFF boxes (ISO/IEC 14496-12 4.2), and detection of truncated files.
 
-Boxes are parsed from a file or from a byte string in memory. Several container formats store the size of the file or
-of its main element in headers. These headers alone show whether such a file is truncated.
+Boxes are parsed from a file or from a byte string in memory. Files of several container formats have headers with the
+size of the file or of its main element. If the file is shorter, it is truncated. So the headers alone show this.
 """
 
 import struct
