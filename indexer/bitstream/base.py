@@ -23,7 +23,7 @@ class BitReader:
     All methods raise ValueError if the byte string has fewer bits than they have to read.
 
     Attributes:
-        left: the number of bits that follow the read position.
+        left: the number of bits that remain to be read.
     """
 
     def __init__(self, rbsp: bytes) -> None:
@@ -57,7 +57,7 @@ class BitReader:
 
 
 class BitColumns:
-    """A reader that reads the same bit fields of n byte strings at once. Every method returns int64 [n].
+    """A reader of n byte strings that reads one bit field of all of them at once. Every method returns int64 [n].
 
     The byte strings are called rows. Each row has a separate read position, because Exp-Golomb codes differ in length.
 
@@ -154,7 +154,7 @@ class BitstreamError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Properties of n packets in decode order. A packet is one picture, or the second field of the preceding picture.
+    """Properties of n packets in decode order. A packet contains one picture, or one of the two fields of a picture.
 
     Attributes:
         start: uint8 [n], the kind of random access point. CLOSED_START: no packet after this one needs a packet before
@@ -166,8 +166,8 @@ class Pictures:
         skipped: bool [n], whether a decoder that starts at packet 0 outputs no picture for the packet.
         field_coded: bool [n], whether the packet holds one or two fields instead of a frame.
         continues: bool [n], whether the packet is the second field of the picture that the preceding packet begins.
-        damaged: bool [n], whether the bitstream has an error because of which decoders do not output the picture that
-            was encoded.
+        damaged: bool [n], whether an error in the bitstream prevents decoders from outputting the picture that was
+            encoded.
         changes_sets: bool [n], whether the packet carries new or changed parameter sets, or other information that
             decoders keep for later packets. Clips never leave out such a packet.
         forgets: bool [n], whether the packet is a closed random access point at which decoders drop pictures that they
@@ -195,7 +195,7 @@ class Pictures:
             codecs.
         carries_over: whether packets contain information that `states` does not contain, although decoders keep it
             across random access points. Examples are film grain and parameter sets of other layers.
-        doubtful: whether decoders may give an incomplete picture without reporting an error.
+        doubtful: whether decoders may output an incomplete picture without reporting an error.
         slots: int32 [n], the reference slots that the packet uses and refreshes, as bits (see `SLOTS_KNOWN`). None for
             codecs whose references are not read.
     """
@@ -249,7 +249,7 @@ def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
 
     Args:
         pictures: the properties of n packets.
-        chosen: bool [n], whether to keep the packet.
+        chosen: bool [n], whether the packet is part of the selection.
     """
     columns = {name: getattr(pictures, name) for name in Pictures.__slots__}
     kept: dict[str, Any] = {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
@@ -365,8 +365,8 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
 def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
     """Raise BitstreamError if the coded video sequences of a stream have different colour descriptions.
 
-    FFmpeg's decoders keep a colour description until the stream states another one. In such streams, the colour of a
-    picture would depend on the packet at which decoding began.
+    FFmpeg's decoders keep a colour description until the stream states another one. So the colour of a picture would
+    depend on the packet at which decoding began.
 
     Args:
         shapes: the field `shape` of each sequence parameter set. Its last four numbers are the colour description.

@@ -229,7 +229,7 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return the (picture, parity) that a picture number refers to (8.2.4.1), or (MISSING, FRAME).
+        """Return the (picture, parity) with a picture number (8.2.4.1), or (MISSING, FRAME) if there is none.
 
         Args:
             coded: the picture whose slice header contains the number.
@@ -361,7 +361,7 @@ class Buffer:
                 self._frames.remove(frame)
 
 
-MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more is an attack
+MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more counts as an attack
 FIRST_ORDER = -(1 << 62)  # output order of the first picture that FFmpeg generates; it precedes all coded pictures
 
 
@@ -386,7 +386,7 @@ class Start:
 
     Attributes:
         first: the number of the recovery point's picture.
-        order: the output order of that picture.
+        order: the picture order count of the recovery point's picture.
         unlike: the pictures whose reference lists differ from those of a decoder that starts at the beginning of the
             stream.
         known: the first picture that could not be compared, so that nothing is known about it and later pictures. None

@@ -21,7 +21,7 @@ HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on or that describe the pictures.
 
-    Two sets compare equal if the same slice header means the same with both, and pictures have the same shape.
+    Two sets compare equal if slice headers are parsed in the same way with both, and pictures have the same shape.
 
     Attributes:
         shape: the chroma format, the bit depths, the size in macroblocks, the cropping and the colour. The chroma
@@ -31,7 +31,8 @@ class Sps:
         height: the height of the coded picture in pixels.
         window: the numbers of pixels that are cropped at the left, right, top and bottom.
         profile: the profile_idc.
-        constraints: the bits constraint_set0_flag … constraint_set5_flag, of which the first is the most significant.
+        constraints: the bits constraint_set0_flag … constraint_set5_flag as a number. The first is the most significant
+            bit.
         sample_aspect: the sample aspect ratio (width, height), or (0, 1) if the set does not state it.
         ticks: (num_units_in_tick, time_scale). A frame lasts two ticks. None if the set does not state them.
         reorder_depth: max_num_reorder_frames. None if the set does not state it.
@@ -212,7 +213,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
         bits.se(), bits.se(), bits.se()
         bits.u(2)
         redundant = bits.flag()
-    except ValueError:  # the set is truncated after the IDs, the only fields that random access points need
+    except ValueError:  # the set is truncated after the IDs, which suffice to find random access points
         return pps_id, Pps(sps_id=sps_id)
     return pps_id, Pps(
         sps_id=sps_id,

@@ -97,8 +97,9 @@ class ParameterSets:
     in packets are called in-band sets. A decoder that starts in the middle of a stream must be given the current sets.
 
     Attributes:
-        epochs: the current parsed sets by key, once for each part of the stream (epoch) in which they do not change.
-            Parsed sets have only the fields that slice headers and picture sizes depend on.
+        epochs: the parsed sets by key, one mapping for each epoch. An epoch is a part of the stream in which the
+            current parsed sets do not change. Parsed sets have only the fields that slice headers and picture sizes
+            depend on.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class ParameterSets:
         self.epochs: list[dict[Key, object]] = [{}]
         self.in_force: InForce = ()  # the result of `_beyond_the_record` for the current sets
         self._listed = 0  # number of entries of all lists of current sets so far
-        self.differs = False  # whether some in-band set changes, or differs from the one in the configuration record
+        self.differs = False  # whether some in-band set differs from the set that it replaces
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
         """Store a parameter set of the configuration record, with its parsed fields `facts`."""
@@ -134,9 +135,7 @@ class ParameterSets:
         return key in self._inband or key in self._configured
 
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
-        """Store an in-band parameter set, and return whether it differs from the current set of its key.
-
-        It also differs if there is no current set.
+        """Store an in-band parameter set. Return whether it is new, or differs from the set that it replaces.
 
         Args:
             key: the type and ID of the set.
@@ -160,7 +159,7 @@ class ParameterSets:
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
-        """Change some of the current parsed sets, from this point of the stream on.
+        """Replace some of the current parsed sets by other ones, from this point of the stream on.
 
         Raises:
             BitstreamError: if parameter sets change too often.
@@ -223,10 +222,10 @@ def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDAr
     return heads
 
 
-MAX_ROUNDS = 64  # maximum number of NAL units of packets that are split together; more units are rare
+MAX_ROUNDS = 64  # maximum number of NAL units of each packet if many packets are split at once; more are rare
 MIN_IN_STEP = 8  # minimum number of packets that are split together; for fewer, array operations are not faster
 BLOCK_BYTES = 1 << 16  # size of a block of data that fits into the processor's cache while it is searched
-# Masks for the bytes of a head: a bitwise AND with row k keeps the first k bytes.
+# Masks for the first bytes of a slice: a bitwise AND with row k keeps k bytes, and sets the others to 0.
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)
 
 
@@ -362,7 +361,8 @@ def heads_of(
         escapes: int64 [found], the positions of emulation prevention sequences, as in `Units`.
 
     Returns:
-        The heads, uint8 [n, HEADER_BYTES], padded with zeros, and their lengths without padding, int64 [n].
+        The first bytes of the spans, uint8 [n, HEADER_BYTES], padded with zeros, and their numbers without padding,
+        int64 [n].
     """
     length = np.clip(end - start, 0, HEADER_BYTES)
     if len(data) < HEADER_BYTES:

@@ -67,7 +67,7 @@ class NalScanner:
         self._in_force: list[InForce] = []  # the current parameter sets before each packet
         self._carried: dict[int, set[Key]] = {}  # packet → keys of the parameter sets that precede its slices
         self._changing: set[int] = set()  # packets with new or changed parameter sets
-        self._carried_over: set[int] = set()  # packets with information as in `Pictures.carries_over`
+        self._carried_over: set[int] = set()  # packets with information that `Pictures.carries_over` describes
         self._replaced: dict[Key, list[int]] = {}  # key → packets with a set that replaces a different one
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
@@ -173,7 +173,7 @@ class NalScanner:
     def _pass(
         self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Read the packets that the mask `one_by_one`, bool [n], selects with `feed`. Only count the others.
+        """Call `feed` for the packets that the mask `one_by_one`, bool [n], selects. Only count the other packets.
 
         Returns:
             int64 [n]: the index in `ParameterSets.epochs` of the sets that are current at each packet that is only
@@ -237,7 +237,7 @@ class NalScanner:
             self._note_change(kind, set_id)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Update sets that depend on the set of this type and ID, which has changed, as the codec's decoders do."""
+        """Update the sets that depend on the changed set of this type and ID, as the codec's decoders do."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
         """Return `states` and `state` of `Pictures`.

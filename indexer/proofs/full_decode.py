@@ -273,7 +273,7 @@ DROPPABLE = (int(PictureType.B), int(PictureType.BI))  # types of pictures that 
 STRUCTURE = re.compile(rb"\x00\x00\x01\xb5[\x80-\x8f].(.)", re.DOTALL)
 FRAME = 3  # value of picture_structure for a frame; the other values mean a field
 PICTURE = b"\0\0\1\0"  # start code of a picture
-HEADER_BYTES = 8192  # number of bytes of a packet that are searched for the first picture header, after any user data
+HEADER_BYTES = 8192  # number of a packet's first bytes that are searched for a picture header; user data may precede it
 
 
 # Headers that FFmpeg's decoders keep for later pictures. For MPEG-1 and MPEG-2, these are sequence headers and their
@@ -427,7 +427,7 @@ def proven_pictures(
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Remove random access points whose frames are wrong, but right when decoded from the preceding point.
+    """Remove random access points whose frames are right only if decoded from the preceding random access point.
 
     Args:
         pictures: the properties of n packets.
@@ -462,7 +462,8 @@ def _without_crossings(
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Make all runs end before the next random access point.
 
-    Runs of leading pictures cannot end there, so open random access points are removed.
+    The run of a leading picture crosses a random access point. So open random access points are removed, because all
+    leading pictures follow one.
 
     Args:
         pictures: the properties of n packets.

@@ -216,7 +216,7 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs that begin at every second random access point do not overlap
+    for number in (0, 1):  # runs from every second random access point do not overlap, as `needed` requires
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -331,7 +331,7 @@ def differing(
         shapes: the shapes.
         prints: the result of `prints_of_runs`.
         expected: the `picture_print` of each packet's picture. A picture differs if it is missing in the run, or if its
-            entry here is None.
+            element of `expected` is None.
         over: whether to compare only pictures with `Shape.over`. If false, only the other pictures are compared.
     """
     differs = np.zeros(len(expected), np.bool_)
@@ -366,7 +366,7 @@ class RunsDecoder:
         self._runs: dict[int, _Run] = {}
 
     def feed(self, number: int, data: bytes) -> None:
-        """Give a packet to the runs that need it. Packets that are never fed are missing in their runs."""
+        """Give a packet to the decoders of the runs that need it. Packets that are never fed are left out."""
         while self._next is not None and self._next[0] <= number:
             packet, run, wanted, whole, last = self._next
             self._next = next(self._coming, None)
@@ -479,7 +479,7 @@ class _Run:
 
 
 MAX_BYTES = 16 << 20  # approximate maximum size of a read of adjacent packets, to limit the memory
-# Each drawn frame is also decoded from further back: from this number of random access points before the clip's run.
+# The decode from further back begins this number of random access points before the run of the clip.
 STARTS_BACK = 2
 SHORT = 300  # for a medium of at most this number of packets, the decode from further back begins at packet 0
 
