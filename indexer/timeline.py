@@ -26,8 +26,8 @@ UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
 LISTED = "listed"  # for images whose timestamps are given by a rate, a listing or a timestamps file
 
-# Maximum distance in decode order, in pictures, at which reordering is looked for. The value is more than twice the
-# size of the largest picture buffer, and limits the computing time for malicious streams.
+# Reordering is looked for among pictures up to this distance in decode order. The value is more than twice the size of
+# the largest picture buffer, and limits the computing time for malicious streams.
 MAX_REORDERED = 64
 # Maximum deviation of a constant frame rate's gaps from the median gap, as a fraction of the median gap. Gaps deviate
 # because containers round timestamps to their time base.
@@ -111,7 +111,7 @@ def packet_flags(
 
 
 def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: whether damage of any packet affects each packet.
+    """Return bool [packets]: whether each packet is affected by a damaged packet.
 
     A damaged packet affects all packets of its GOP, and the leading pictures of the next GOP.
 
@@ -172,7 +172,8 @@ def settle_timestamps(
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
-    # Remuxers that do not know presentation timestamps write decoding timestamps in their place.
+    # Remuxers that do not know presentation timestamps write decoding timestamps in their place. Such timestamps do not
+    # count as stated.
     stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
@@ -279,7 +280,7 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
     count.
 
     Args:
-        rank: int64 [pictures], a permutation. It has the index in output order of each picture, in decode order.
+        rank: int64 [pictures], the index of each picture in output order. The pictures are in decode order.
     """
     place = np.arange(len(rank))
     reach = int(np.abs(rank - place).max(initial=0))  # two pictures with a distance above 2 * reach are in order

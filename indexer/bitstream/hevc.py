@@ -106,7 +106,7 @@ class HevcScanner(NalScanner):
                 continue
             if kind <= LAST_VCL:
                 if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # BLA and IDR pictures begin a sequence anywhere
-                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence after its end")
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence that has ended")
                 if not data[start + 1] & 7:  # nuh_temporal_id_plus1 must not be 0; decoders skip such a unit
                     self._damaged.add(number)
                     continue
@@ -370,7 +370,7 @@ class HevcScanner(NalScanner):
     ) -> tuple[list[int], list[int]]:
         """Return the row numbers of pictures that refer to missing pictures, and the slots of each picture.
 
-        Decoders generate substitutes for missing pictures, so such pictures count as damaged.
+        Decoders generate substitutes for missing pictures, so pictures that refer to them count as damaged.
 
         Args:
             slices: the first slice of each picture.

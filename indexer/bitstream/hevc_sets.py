@@ -15,7 +15,8 @@ from typing import NamedTuple
 from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
-# For each reference: (difference to the current picture order count, whether the current picture uses the reference).
+# For each reference: (difference of its picture order count to that of the current picture, whether the current picture
+# uses the reference).
 Deltas = tuple[tuple[int, bool], ...]
 
 MAX_LONG_TERM = 32  # maximum of num_long_term_ref_pics_sps (7.4.3.2.1)
@@ -137,7 +138,7 @@ def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: in
     """Parse the references in a slice header, from short_term_ref_pic_set_sps_flag on (7.3.6.1).
 
     Args:
-        bits: a reader of the header, positioned at that field.
+        bits: a reader of the header, positioned at short_term_ref_pic_set_sps_flag.
         sets: the reference picture sets of the SPS.
         order_count: the picture order count of the picture.
 
@@ -159,7 +160,9 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
     from_sps = bits.ue() if sets.long_term else 0
     total = from_sps + bits.ue()
     if total > MAX_ENTRIES + len(sets.long_term):
-        raise ValueError(f"a slice header has {total} long-term references, which is too many")
+        raise ValueError(
+            f"a slice header has {total} long-term references, the maximum is {MAX_ENTRIES + len(sets.long_term)}"
+        )
     found: list[tuple[int, bool, bool]] = []
     cycles = 0
     for number in range(total):
@@ -223,7 +226,7 @@ class ReferringPicture(NamedTuple):
         order_count: the picture order count.
         begins_anew: whether the picture empties the buffer of references, as IDR and BLA pictures do.
         references: the references of the picture, or `UNREADABLE` or `SKIPPED`.
-        cycle: the number of picture order counts after which their low bits repeat.
+        cycle: the number of different values that the low bits of picture order counts can have.
         is_anchor: whether picture order counts of later pictures are derived from this one (prevTid0Pic, 8.3.1).
         is_start: whether the picture is a random access point. Clips never leave out random access points.
         is_leading: whether the picture is a RASL picture. It may refer to pictures before its random access point, and
@@ -244,9 +247,10 @@ class PictureSlots:
 
     `reach.needed_packets` uses these slots in the same way as AV1's reference slots. HEVC does not number the pictures
     in the DPB, so each picture gets the lowest free slot, and keeps it until the picture is released. Slots do not
-    depend on pictures before the random access point, so they are the same wherever scanning began. Leading pictures do
-    not get slots, and their references count as unknown. The references of a random access point that does not empty
-    the DPB (CRA) also count as unknown, because its picture order count is derived from earlier pictures.
+    depend on pictures before the random access point. So scans that begin at different packets give the same slots.
+    Leading pictures do not get slots, and their references count as unknown. The references of a random access point
+    that does not empty the DPB (CRA) also count as unknown, because its picture order count is derived from earlier
+    pictures.
     """
 
     def __init__(self) -> None:

@@ -162,8 +162,8 @@ class Vp9Scanner:
         first = np.diff(packet, prepend=-1) != 0
         begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
         start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
-        # Before the first random access point, decoders output nothing up to the first intra frame. Later frames may
-        # refer to missing frames.
+        # Before the first random access point, decoders output nothing up to the first intra frame. Frames after it, up
+        # to the random access point, may refer to missing frames, so they count as damaged.
         orphan = segments(start) < 0
         intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra | begins)
@@ -186,7 +186,7 @@ class FrameHeaders:
         heads: the first `HEAD_BYTES` bytes of each frame, or the whole frame if it is shorter.
 
     Attributes:
-        key: bool [n], whether the frame is a key frame, output or not.
+        key: bool [n], whether the frame is a key frame. Key frames need not be output.
         intra_only: bool [n], whether the frame is an intra-only frame, which is not a key frame.
         shown: bool [n], whether the frame is output.
         damaged: bool [n], whether the header is invalid or incomplete.

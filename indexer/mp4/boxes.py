@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 MAX_BOXES = 1_000_000  # maximum number of boxes at the top level of a file; each fragment has two of them
-MAX_CHILDREN = 100_000  # maximum number of child boxes; a box with more is an attack, not a video
+MAX_CHILDREN = 100_000  # maximum number of child boxes; a box with more counts as an attack
 SEGMENT_ID = 0x18538067  # element ID of Matroska's Segment (RFC 9559 5.1)
 # Sync byte and packet sizes of MPEG transport streams (ISO/IEC 13818-1). An M2TS packet has 4 more bytes at its front,
 # a DVB-ASI packet 16 more bytes at its end.
@@ -21,7 +21,7 @@ Box = tuple[bytes, int, int]  # four-character type, start and end of the payloa
 
 
 class TruncatedError(ValueError):
-    """The size of a box or element exceeds the file."""
+    """A box or element ends after the end of the file."""
 
 
 class UntrustedTables(ValueError):  # noqa: N818 - the name states the reason for a refusal

@@ -1,4 +1,4 @@
-"""Samples of fragmented MP4 files, which `moof` boxes list (ISO/IEC 14496-12 8.8).
+"""Samples that the `moof` boxes of fragmented MP4 files list (ISO/IEC 14496-12 8.8).
 
 The samples equal those that libavformat reads. All functions here are pure functions of bytes.
 """
@@ -22,7 +22,7 @@ BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
 OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
 OWN_SIZE, OWN_FLAGS = 0x200, 0x400  # trun flags: each row states the size, or the flags, of its sample
-NOT_SYNC = 0x01010000  # mask of sample flags: sample_is_non_sync_sample, or sample_depends_on is 1
+NOT_SYNC = 0x01010000  # bits that no sync sample sets: sample_is_non_sync_sample, and sample_depends_on with value 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Run:
     defaults: TrackDefaults
 
     def rows(self) -> tuple[list[int], NDArray[np.uint32]]:
-        """Return the indices in `SAMPLE_FIELDS` of the fields that the rows state, and values [samples, fields]."""
+        """Return the indices in `SAMPLE_FIELDS` of the fields that rows state, and their values [samples, fields]."""
         chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if self.flags & bit]
         stated = np.frombuffer(self.data, ">u4", self.count * len(chosen), self.start)
         return chosen, stated.reshape(self.count, len(chosen))
@@ -62,7 +62,7 @@ class _Collector:
         self.runs: list[_Run] = []
         self.run_moofs: list[int] = []
         self.samples = 0
-        self.chains: list[tuple[int, int]] = []  # (first run, decode time of its first sample)
+        self.chains: list[tuple[int, int]] = []  # (index of a chain's first run, decode time of the chain)
 
     def add_moof(self, number: int, start: int, data: bytes) -> None:
         """Add fragment `number`, whose moof box begins at byte `start` of the file and has the payload `data`."""
@@ -190,7 +190,7 @@ def _add_runs(data: bytes, boxes: Sequence[Box], base: int, defaults: TrackDefau
         if kind != b"trun":
             continue
         if end - at < 8:
-            raise UntrustedTables(f"a trun in the moof at byte {start} has only {end - at} bytes, it needs at least 8")
+            raise UntrustedTables(f"a trun in the moof at byte {start} has only {end - at} bytes, but needs at least 8")
         word, count = struct.unpack_from(">II", data, at)
         flags, rows = word & 0xFFFFFF, at + 8
         head = 4 * (bool(flags & DATA_OFFSET) + bool(flags & FIRST_FLAGS))
@@ -237,8 +237,8 @@ def _decode_times(
 ) -> NDArray[np.int64]:
     """Return the decode times of samples, int64 [samples].
 
-    The first sample of a chain has the time that a tfdt box states. Each later sample of the chain follows at the end
-    of the preceding one.
+    A chain consists of the runs from one tfdt box up to the next one. The first sample of a chain has the time that the
+    tfdt box states. Each later sample of the chain follows at the end of the preceding one.
     """
     before = np.cumsum(duration) - duration
     starts = np.append(firsts, len(duration))
@@ -264,7 +264,7 @@ def _decode_time(payload: bytes) -> int:
     """Return the baseMediaDecodeTime of a tfdt box (8.8.12)."""
     length = 8 if payload[:1] != b"\0" else 4
     if len(payload) < 4 + length:
-        raise UntrustedTables(f"a tfdt box has only {len(payload)} bytes, it needs {4 + length}")
+        raise UntrustedTables(f"a tfdt box has only {len(payload)} bytes, but needs {4 + length}")
     time = int.from_bytes(payload[4 : 4 + length], "big")
     if time >= MAX_TIME:
         raise UntrustedTables(f"a tfdt box states an implausible decode time, {time}")

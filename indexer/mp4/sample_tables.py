@@ -55,7 +55,7 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
         raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes (stsz, stz2), exactly one is needed")
     start, end = track.tables[names[0]]
     if end - start < 12:
-        raise UntrustedTables(f"{names[0].decode()} has only {end - start} bytes, it needs at least 12")
+        raise UntrustedTables(f"{names[0].decode()} has only {end - start} bytes, but needs at least 12")
     constant, count = (int.from_bytes(data[at : at + 4], "big") for at in (start + 4, start + 8))
     bits = 32
     if names[0] == b"stz2":
@@ -64,7 +64,9 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
             raise UntrustedTables(f"stz2 states sizes with {bits} bits, only 4, 8 and 16 are allowed")
     if constant:
         if count * constant > size_bytes or count > max(FREE_SAMPLES, len(data)):
-            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes, but the file has {size_bytes}")
+            raise UntrustedTables(
+                f"stsz claims {count} samples of {constant} bytes, but the file has {size_bytes} bytes"
+            )
         return np.full(count, constant, np.int64)
     if (count * bits + 7) // 8 > end - start - 12:
         raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but holds fewer in {end - start} bytes")
@@ -93,7 +95,7 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
         if not names and not count:
             return size, np.zeros(0, np.int32)
         raise UntrustedTables(
-            f"a track of {count} samples needs stsc and one box of chunk offsets, it has {len(names)} of stco and co64"
+            f"a track of {count} samples needs stsc and one of stco and co64, but has {len(names)} of these two boxes"
         )
     wide = names[0] == b"co64"
     chunk_offset = entry_table(data, track.tables[names[0]], 1, names[0].decode(), ">u8" if wide else ">u4")[:, 0]
@@ -266,7 +268,7 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     _drop_empty(columns, entries.codec_tag)
     if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
         raise UntrustedTables(
-            f"a sample refers to sample entry {columns.entry.max() + 1}, there are {len(entries.configurations)}"
+            f"a sample refers to sample entry {columns.entry.max() + 1}, but there are {len(entries.configurations)}"
         )
     pts = columns.time + shift
     return SampleTable(

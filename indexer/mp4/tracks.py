@@ -6,7 +6,8 @@ interpret in different ways, such as duplicate boxes, misplaced boxes, and boxes
 Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat returns samples from the
 last sync sample that is presented no later than the edit begins, to the first or second sync sample after the edit. It
 marks samples that are presented outside the edit as discarded. It shifts all timestamps, so that the first presented
-picture is at the end of the empty edits. Only one edit of a list may present media. Empty edits may precede it.
+picture has the time at which the empty edits end. Only one edit of a list may present media. Empty edits may precede
+it.
 """
 
 import math
@@ -428,7 +429,8 @@ def time_offset(track: Track) -> int:
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):
         raise UntrustedTables(
-            f"the edit list of a fragmented movie has {len(track.edits)} entries, several present media"
+            f"the edit list of a fragmented movie has {len(track.edits)} entries; "
+            "at most one empty entry and one other entry are allowed"
         )
     return (edits[0].media_time if edits else 0) - empty
 
@@ -454,7 +456,7 @@ def apply_edits(track: Track, samples: Samples) -> None:
     shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
     if shown != [len(track.edits) - 1]:
         raise UntrustedTables(
-            f"only the last edit may and must present media; of {len(track.edits)} edits, {len(shown)} do"
+            f"the last edit, and only this one, has to present media; of {len(track.edits)} edits, {len(shown)} do"
         )
     *before, edit = track.edits
     empty = sum(rescale(each.duration, track) for each in before)
@@ -491,8 +493,8 @@ def _first_sample(
 ) -> int:
     """Return the index of the sample at which decoding starts.
 
-    This is the last sync sample that is presented no later than the edit begins. If there is none, it depends on
-    composition offsets. With them, it is sample 0. Without them, it is the last sample that is decoded no later than
+    This is the last sync sample that is presented no later than the edit begins. If there is none, the result depends
+    on composition offsets. With them, it is sample 0. Without them, it is the last sample that is decoded no later than
     the edit begins.
 
     Args:
