@@ -227,7 +227,8 @@ class ReferringPicture(NamedTuple):
         begins_anew: whether the picture empties the buffer of references, as IDR and BLA pictures do.
         references: the references of the picture, or `UNREADABLE` or `SKIPPED`.
         cycle: the number of different values that the low bits of picture order counts can have.
-        is_anchor: whether picture order counts of later pictures are derived from this one (prevTid0Pic, 8.3.1).
+        is_anchor: whether picture order counts of later pictures are derived from the count of this picture
+            (prevTid0Pic, 8.3.1).
         is_start: whether the picture is a random access point. Clips never leave out random access points.
         is_leading: whether the picture is a RASL picture. It may refer to pictures before its random access point, and
             only other RASL pictures refer to it.

@@ -318,10 +318,10 @@ def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -
 
 
 def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [found]: the row numbers of the units that contain all three bytes of a code.
+    """Return int64 [found]: the row numbers of the units that contain a three-byte code as a whole.
 
     Args:
-        codes: int64 [codes], the positions of three-byte codes, such as start codes.
+        codes: int64 [codes], the positions of the three-byte codes, such as start codes.
         start: int64 [units], the positions at which units begin.
         end: int64 [units], the positions at which units end.
     """
@@ -361,8 +361,8 @@ def heads_of(
         escapes: int64 [found], the positions of emulation prevention sequences, as in `Units`.
 
     Returns:
-        The first bytes of the spans, uint8 [n, HEADER_BYTES], padded with zeros, and their numbers without padding,
-        int64 [n].
+        The first bytes of the spans, uint8 [n, HEADER_BYTES], padded with zeros, and the number of bytes of each row
+        without padding, int64 [n].
     """
     length = np.clip(end - start, 0, HEADER_BYTES)
     if len(data) < HEADER_BYTES:

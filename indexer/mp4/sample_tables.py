@@ -112,7 +112,9 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
         raise UntrustedTables("stsc has a chunk without samples, or an invalid sample entry number")
     run_chunks = np.diff(first, append=chunks + 1)
     if int((run_chunks * samples).sum()) != count:
-        raise UntrustedTables(f"stsc has {int((run_chunks * samples).sum())} samples, the table of sizes has {count}")
+        raise UntrustedTables(
+            f"stsc has {int((run_chunks * samples).sum())} samples, but the table of sizes has {count}"
+        )
     chunk_samples = np.repeat(samples, run_chunks)
     before = np.cumsum(size) - size
     chunk_first = np.cumsum(chunk_samples) - chunk_samples

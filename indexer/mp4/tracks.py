@@ -3,11 +3,11 @@
 All functions are pure functions of bytes and numpy columns. UntrustedTables is raised for boxes that demuxers might
 interpret in different ways, such as duplicate boxes, misplaced boxes, and boxes that refer to data in other files.
 
-Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat returns samples from the
-last sync sample that is presented no later than the edit begins, to the first or second sync sample after the edit. It
-marks samples that are presented outside the edit as discarded. It shifts all timestamps, so that the first presented
-picture has the time at which the empty edits end. Only one edit of a list may present media. Empty edits may precede
-it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat returns a range of samples:
+from the last sync sample that is presented at or before the beginning of the edit, to the first or second sync sample
+after the edit. Samples that are presented outside the edit are marked as discarded. All timestamps are shifted, so that
+the first presented picture has the time at which the empty edits end. Only one edit of a list may present media. Empty
+edits may precede it.
 """
 
 import math
@@ -493,15 +493,15 @@ def _first_sample(
 ) -> int:
     """Return the index of the sample at which decoding starts.
 
-    This is the last sync sample that is presented no later than the edit begins. If there is none, the result depends
-    on composition offsets. With them, it is sample 0. Without them, it is the last sample that is decoded no later than
-    the edit begins.
+    This is the last sync sample that is presented at or before the beginning of the edit. If there is none, the result
+    depends on composition offsets. With them, it is sample 0. Without them, it is the last sample that is decoded at or
+    before the beginning of the edit.
 
     Args:
         media_time: the media time at which the edit begins.
         time: int64 [samples], decode times.
         shown_at: int64 [samples], presentation times.
-        sync: bool [samples], sync samples.
+        sync: bool [samples], whether the sample is a sync sample.
         composed: whether the track has composition offsets.
     """
     before = int(np.searchsorted(time, media_time, side="right"))

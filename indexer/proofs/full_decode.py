@@ -381,11 +381,11 @@ class Trials:
         return packet_flags(pictures, self.hidden, self.resets)
 
     def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
-        """Return the random access points from which some frames are decoded, int64 [frames].
+        """Return the random access point from which each of some frames is decoded, int64 [frames].
 
         Args:
             pictures: the properties of the n packets.
-            frames: bool [n], whether the packet is one of these frames.
+            frames: bool [n], whether the packet holds one of these frames.
         """
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
@@ -462,8 +462,8 @@ def _without_crossings(
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Make all runs end before the next random access point.
 
-    The run of a leading picture crosses a random access point. So open random access points are removed, because all
-    leading pictures follow one.
+    The run of a leading picture crosses a random access point. So open random access points are removed, because only
+    they are followed by leading pictures.
 
     Args:
         pictures: the properties of n packets.

@@ -246,7 +246,7 @@ HELD_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The properties of a stream of n packets that decoders of its runs need.
+    """The properties of a stream of n packets that are needed to decode its runs.
 
     Attributes:
         coded: the codec parameters.
@@ -273,7 +273,7 @@ def stream_of(
     where: str,
     ordered: bool,
 ) -> Stream:
-    """Return the properties of a stream that decoders of its runs need.
+    """Return the properties of a stream that are needed to decode its runs.
 
     Args:
         coded: the codec parameters.
@@ -498,8 +498,8 @@ def differing_samples(
         stream: the properties of the stream.
         flags: int32 [packets], the flags of packets. Packets that no clip of the targets needs may have the flags 0.
         targets: int64 [targets], the packets of frames that `drawn` returned, ascending.
-        packets_of: a function from packet numbers to (number, bytes) of packets in decode order. Its result may include
-            other packets.
+        packets_of: a function that returns (number, bytes) of the packets with the given numbers, in decode order. It
+            may return other packets, too.
     """
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
@@ -563,9 +563,10 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
 
 
 def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> tuple[Shape, Shape]:
-    """Return two shapes with one run for each target: the run of a clip with this frame, and a run from further back.
+    """Return two shapes, each with one run for each target.
 
-    Damaged targets are left out.
+    The runs of the first shape are those of clips. The runs of the second shape begin further back. Damaged targets are
+    left out.
 
     Args:
         flags: int32 [packets], the flags of packets. Packets that no clip of the targets needs may have the flags 0.
