@@ -101,7 +101,7 @@ def mp4_ending(read: Read, size: int) -> str | None:
 
 
 def matroska_ending(read: Read, size: int) -> str | None:
-    """Return an error message if the Segment element (RFC 9559 5.1) exceeds the file, or None otherwise.
+    """Return an error message if the Segment element (RFC 9559 5.1) ends after the file, or None otherwise.
 
     A Segment of unknown size, as in live streams, is accepted.
     """
@@ -130,7 +130,7 @@ def _vint_length(first: bytes) -> int:
 
 
 def avi_ending(read: Read, size: int) -> str | None:
-    """Return an error message if the `movi` list of an AVI file exceeds the file, or None otherwise.
+    """Return an error message if the `movi` list of an AVI file ends after the file, or None otherwise.
 
     A list size of 0, or with all bits set, is accepted. Recorders that were interrupted leave such sizes.
     """

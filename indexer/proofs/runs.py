@@ -106,7 +106,7 @@ def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers |
     """Return the frames that are not damaged and can be decoded from a random access point.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium, made from the same flags.
         flags: int32 [packets], the flags of packets.
         frames: int64, the packets of the frames.
         starts: int64, the random access points whose frames are returned. If None, the frames of all random access
@@ -141,7 +141,7 @@ def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple
     """Choose the frames that are decoded by runs that continue across a random access point.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium, made from the same flags.
         frames: int64, the packets of the frames that are proven.
         count: the number of runs that continue across a random access point. At least MIN_CROSSINGS runs do.
         flags: int32 [packets], the flags of packets.
@@ -206,7 +206,7 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     """Return the shape with one run from each random access point to all targets that are decoded from it.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium.
         targets: int64 [targets], the wanted packets, ascending.
         behind: int64 [behind], wanted packets that follow a random access point which their run crosses.
         begins_of_behind: int64 [behind], the random access point at which the run of each packet in `behind` begins.
