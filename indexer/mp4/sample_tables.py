@@ -69,7 +69,7 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
             )
         return np.full(count, constant, np.int64)
     if (count * bits + 7) // 8 > end - start - 12:
-        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but holds fewer in {end - start} bytes")
+        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but its {end - start} bytes hold fewer")
     if count > MAX_SAMPLES:
         raise UntrustedTables(f"the track has {count} samples, the maximum is {MAX_SAMPLES}")
     if bits == 4:

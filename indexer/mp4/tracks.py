@@ -221,7 +221,7 @@ def entry_table(data: bytes, span: Span, columns: int, name: str, dtype: str = "
     (count,) = _unpack(">I", data[start:end], 4, name)
     width = np.dtype(dtype).itemsize * columns
     if count * width > end - start - 8:
-        raise UntrustedTables(f"{name} claims {count} entries, but holds fewer in {end - start} bytes")
+        raise UntrustedTables(f"{name} claims {count} entries, but its {end - start} bytes hold fewer")
     return np.frombuffer(data, dtype, count * columns, start + 8).reshape(count, columns)
 
 
@@ -471,7 +471,8 @@ def apply_edits(track: Track, samples: Samples) -> None:
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    # With composition offsets, one more sync sample is kept, because pictures after it may be presented before it.
+    # With composition offsets, one more sync sample is kept, because pictures that follow a sync sample may be
+    # presented before it.
     spare = 0 if composition is None else 1
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]

@@ -207,7 +207,7 @@ def decode_all(file: containers.ProbedFile, stream_index: int, packets: int, *, 
 
 
 def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
-    """Return bool [packets]: whether the decoder drops the packet's picture, because a sequence ends before its output.
+    """Return bool [packets]: whether the packet's picture is dropped, because a sequence ended before it was output.
 
     At each random access point that `pictures.forgets` marks, the decoder drops pictures that it has not output yet.
     These are the last pictures of the preceding sequence in output order. Their number depends on the number of
