@@ -292,8 +292,8 @@ class PictureSlots:
 
         A decoder derives the high bits from the last anchor that it has decoded (8.3.1). The result is right if the
         picture order count of that anchor differs by less than half a cycle. Clips never leave out random access points
-        and references of the picture. So the last such anchor, or a later one, is the anchor that the decoder uses. The
-        counts of all these anchors have to differ by less than half a cycle.
+        and references of the picture. So the decoder uses the last anchor among these pictures, or a later anchor. All
+        of these anchors have to differ by less than half a cycle.
 
         Args:
             picture: the picture.
