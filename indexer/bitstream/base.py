@@ -4,7 +4,6 @@
 byte strings at once, such as slice headers. Every scanner returns a `Pictures` with one row per packet.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -362,14 +361,20 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
     return aspect, [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
 
 
-def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
-    """Raise BitstreamError if the coded video sequences of a stream have different colour descriptions.
+def shape_facts(shapes: set[tuple[int, ...]]) -> dict[str, Any]:
+    """Return the fields of `Pictures` that follow from the shapes of a stream's coded video sequences.
 
-    FFmpeg's decoders keep a colour description until the stream states another one. So the colour of a picture would
-    depend on the packet at which decoding began.
+    Different colour descriptions are an error. FFmpeg's decoders keep a colour description until the stream states
+    another one, so the colour of a picture would depend on the packet at which decoding began.
 
     Args:
-        shapes: the field `shape` of each sequence parameter set. Its last four numbers are the colour description.
+        shapes: the field `shape` of each sequence parameter set. Its first number is chroma_format_idc. Its last four
+            numbers are the colour description.
+
+    Raises:
+        BitstreamError: if the sequences have different colour descriptions.
     """
     if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
         raise BitstreamError("colour_change", "the colour description changes within the stream")
+    chroma = {shape[0] for shape in shapes}
+    return {"varying_shape": len(shapes) > 1, "chroma_format": chroma.pop() if len(chroma) == 1 else None}
