@@ -25,7 +25,7 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
     that one of these packets refers to, directly or indirectly.
 
     If the references of a packet are unknown, it is assumed to need every packet before it. It is also assumed to
-    refresh every slot, except if it is a leading picture, because only leading pictures refer to leading pictures.
+    refresh every slot. The exception is a leading picture, because only other leading pictures refer to it.
 
     Args:
         flags: int32 [packets], the bits of `frames.flags` and `frames.slots` of each packet of the run, in decode
@@ -65,13 +65,13 @@ def drops_leading(codec: str) -> bool:
     """Return whether a run that begins at an open random access point may omit the leading pictures after it.
 
     Omitting them is correct in HEVC, because its reference picture sets are explicit (ITU-T H.265 8.3.2). H.264 counts
-    leading pictures in frame_num, so that they must stay.
+    leading pictures in frame_num, so they must stay.
     """
     return codec == "hevc"
 
 
 class Reach:
-    """The random access points and packets from which the pictures of one medium are decoded.
+    """The random access points and other packets that are needed to decode pictures of one medium.
 
     In all methods, targets are numbers of packets, in decode order.
 
@@ -118,7 +118,7 @@ class Reach:
         return begins
 
     def _own_starts(self, targets: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return two columns for the targets.
+        """Find the last random access point at or before each target, and the targets that are leading pictures.
 
         Returns:
             (int64 [targets], the index in `starts` of the last random access point at or before each target, -1 if
@@ -127,9 +127,10 @@ class Reach:
         return np.searchsorted(self.starts, targets, side="right") - 1, (self._flags[targets] & timeline.LEADING) != 0
 
     def _is_across(self, number: Numbers, leading: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return bool [targets]: whether decoding would continue across a forced reset of the decoder.
+        """Return bool [targets]: whether decoding would continue across a required reset of the decoder.
 
-        This concerns leading pictures of a random access point with the flag RESET. A run must not cross such a point.
+        Such targets are leading pictures of a random access point with the flag RESET: their run would begin before
+        that point, but must not cross it.
         """
         across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & timeline.RESET) != 0)
         return across
@@ -144,7 +145,7 @@ class Reach:
             targets: int64 [targets], ascending.
 
         Raises:
-            DamageError, PolicyError: `begins` raises the error.
+            DamageError, PolicyError: as in `begins`.
         """
         begin = self.begins(targets)
         order = np.lexsort((targets, begin))
@@ -166,7 +167,7 @@ class Reach:
         return packets + continued.astype(np.int64)
 
     def within(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (packets, the index of the run of each packet), each int64 [packets], for all packets of some runs.
+        """Return all packets of some runs, and the index of each packet's run, both int64 [packets].
 
         The packets are in the order of the runs, and ascend in each run.
         """

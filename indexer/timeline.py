@@ -16,8 +16,8 @@ CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8,
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
 NOT_REPRODUCIBLE = 4096  # a packet with this bit also has the bit DAMAGED
 START = CLOSED | OPEN
-FLAGS = 8191  # mask of all bits of frames.flags; in memory, the higher bits of the same integer hold frames.slots
-USED_SHIFT = 13  # position of the lowest bit of frames.slots in that integer
+FLAGS = 8191  # mask of all bits of frames.flags; `packet_flags` adds frames.slots as the higher bits of an integer
+USED_SHIFT = 13  # position of the lowest bit of frames.slots in this integer
 REFRESHED_SHIFT = USED_SHIFT + picture_facts.REFERENCE_SLOTS
 REFERENCES_KNOWN = picture_facts.SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
@@ -26,14 +26,14 @@ UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
 LISTED = "listed"  # for images whose timestamps are given by a rate, a listing or a timestamps file
 
-# Maximum distance in decode order, in pictures, at which reordering is looked for. The value is more than twice the
-# size of the largest picture buffer, and limits the computing time for malicious streams.
+# Reordering is looked for among pictures up to this distance in decode order. The value is more than twice the size of
+# the largest picture buffer, and limits the computing time for malicious streams.
 MAX_REORDERED = 64
 # Maximum deviation of a constant frame rate's gaps from the median gap, as a fraction of the median gap. Gaps deviate
 # because containers round timestamps to their time base.
 VFR_TOLERANCE = 0.01
-# Minimum mean number of frames per backward jump of the timestamps. If jumps are more frequent, the medium is not
-# regarded as several recordings that were joined.
+# A medium whose timestamps jump backwards is regarded as several recordings that were joined. This is the minimum mean
+# number of frames per jump. With more jumps, the timestamps are an error.
 MIN_BETWEEN_JOINTS = 8
 
 Pts = NDArray[np.int64]
@@ -62,7 +62,7 @@ def places(order: NDArray[np.int64] | list[int], packets: int) -> NDArray[np.int
     """Return int64 [packets]: the index of each packet in `order`, -1 for packets that `order` lacks.
 
     Args:
-        order: int [any length], packets, each at most once.
+        order: int64 or a list, the packets in some order. No packet occurs twice.
         packets: The number of packets.
     """
     place = np.full(packets, -1, np.int64)
@@ -96,8 +96,8 @@ def packet_flags(
         hidden: bool [packets], whether an edit list excludes each packet from presentation.
         resets: bool [packets], whether each packet is a random access point at which the decoder must be reset, in
             addition to `pictures.forgets`. If None, no resets are added.
-        differs: bool [packets], whether the picture that a run decodes from each packet differs from the picture of a
-            full decode. If None, no picture differs.
+        differs: bool [packets], whether a run decodes each packet to another picture than a full decode. If None, no
+            picture differs.
     """
     flags = np.where(
         pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
@@ -122,7 +122,7 @@ def packet_flags(
 
 
 def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: whether damage of any packet affects each packet.
+    """Return bool [packets]: whether each packet is affected by a damaged packet.
 
     A damaged packet affects all packets of its GOP, and the leading pictures of the next GOP.
 
@@ -155,8 +155,8 @@ def settle_timestamps(
 ) -> tuple[Pts, str]:
     """Compute timestamps that put frames into the order in which a decoder outputs them.
 
-    If the container does not state timestamps (AVI, elementary streams), they follow the output order that the
-    bitstream determines.
+    If the container does not state timestamps (AVI, elementary streams), they are computed from the output order that
+    the bitstream determines.
 
     Args:
         pts: int64 [packets], the presentation timestamps in the container, `NO_PTS` where missing.
@@ -183,7 +183,8 @@ def settle_timestamps(
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
-    # Remuxers that do not know presentation timestamps write decoding timestamps in their place.
+    # Remuxers that do not know presentation timestamps write decoding timestamps in their place. Such timestamps do not
+    # count as stated.
     stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
@@ -250,7 +251,7 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Pictures) -> bool:
     """Return whether the order by timestamps differs from the output order, with hidden pictures included.
 
-    Shown pictures have the same order in both (`settle_timestamps`), but hidden pictures may have arbitrary timestamps.
+    `settle_timestamps` makes both orders equal for shown pictures, but hidden pictures may have arbitrary timestamps.
     """
     if not (flags & HIDDEN).any():
         return False
@@ -260,13 +261,13 @@ def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Picture
 
 
 def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_depth: int) -> None:
-    """Check that a decoder does not have to delay its output by more frames than `reorder_depth`.
+    """Check that a decoder does not have to delay its output by more than `reorder_depth` frames.
 
-    Otherwise, FFmpeg's H.264 and HEVC decoders would increase their delay during decoding. Each time, they would drop
-    or swap a picture.
+    Otherwise, FFmpeg's H.264 and HEVC decoders would increase their delay during decoding, and each increase drops or
+    swaps a picture.
 
     Raises:
-        BitstreamError: Output in the right order needs a longer delay.
+        BitstreamError: Output in the right order needs a longer delay than `reorder_depth`.
     """
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     order = np.lexsort((pictures.order[output], pictures.period[output]))
@@ -278,17 +279,18 @@ def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise picture_facts.BitstreamError(
-            "output_order", f"pictures are reordered by up to {needed} places, but the stream states {reorder_depth}"
+            "output_order", f"the stream states a reorder depth of {reorder_depth}, but its pictures need {needed}"
         )
 
 
 def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
-    """Return the reorder depth: the maximum, over all pictures, of the number of reordered earlier pictures.
+    """Return the reorder depth: the number of pictures that a decoder has to hold back for the right output order.
 
-    For a picture, these are the pictures that are decoded before it and output after it.
+    For each picture, the pictures that are decoded before it and output after it are counted. The result is the largest
+    count.
 
     Args:
-        rank: int64 [pictures], a permutation. It has the index in output order of each picture, in decode order.
+        rank: int64 [pictures], the index of each picture in output order. The pictures are in decode order.
     """
     place = np.arange(len(rank))
     reach = int(np.abs(rank - place).max(initial=0))  # two pictures with a distance above 2 * reach are in order

@@ -92,12 +92,13 @@ def packet_slots(
 ) -> tuple[NDArray[np.int32], bool]:
     """Return the reference slots that packets use and refresh, and whether a frame seems to be missing.
 
-    The slots are int32 [packets], as bits like those of `frames.slots`. A frame seems to be missing if the order hints
-    of two consecutive frames that are output are not consecutive. A packet was lost, or the encoder left out a frame.
+    The slots are int32 [packets], as bits (see `base.SLOTS_KNOWN`). A frame seems to be missing if two frames are
+    output one after the other, but their order hints are not consecutive. Either a packet was lost, or the encoder left
+    out a frame.
 
-    A frame header that shows an existing key frame refreshes all slots. One that shows another existing frame refreshes
-    no slot (7.21). The slots of a packet count as known only if order hints show that no frame is missing since the
-    random access point. Order hints do not show whether each frame can be decoded.
+    A frame header that shows an existing key frame refreshes all slots. A frame header that shows any other existing
+    frame refreshes no slot (7.21). The slots of a packet count as known only if order hints show that no frame is
+    missing since the random access point. Even then, some frame may not be decodable.
 
     Args:
         packet: int64 [frames], the number of the packet that contains the frame, ascending.
@@ -155,7 +156,7 @@ class Av1Scanner:
         self._current = -1
         self._operating_point = 0
         self._carriers: list[int] = []  # packets with a sequence header before their first frame
-        # (packet with another sequence header than the one in force, whether the header precedes the packet's frames)
+        # (packet with a sequence header that differs from the current one, whether it precedes the packet's frames)
         self._changes: list[tuple[int, bool]] = []
         self._frames: list[tuple[int, int, int]] = []  # (packet, number of the sequence header, OBU extension header)
         self._frame_head: list[bytes] = []
@@ -171,7 +172,7 @@ class Av1Scanner:
         self._configured = len(self._sequences)
 
     def _sequence_number(self, payload: bytes) -> int:
-        """Return the number assigned to a sequence header. A new one is parsed first. Raises ValueError."""
+        """Return the number assigned to a sequence header. Parse the header if it is new. Raises ValueError."""
         number = self._payloads.get(payload)
         if number is None:
             if len(self._sequences) >= MAX_SEQUENCES:
@@ -240,7 +241,7 @@ class Av1Scanner:
             raise base.BitstreamError("packing", "temporal units hold several spatial layers")
         headers = self._frame_headers(sequence, extension)
         damaged = np.isin(np.arange(n), list(self._damaged))
-        # Broken frames have no tiles, or a header that is truncated or exceeds the bytes that were kept.
+        # A frame is broken if it has no tiles, or if its header has more bytes than were kept or than the packet has.
         kept_bytes = np.array([len(head) for head in self._frame_head], np.int64)
         broken = (headers.length > 8 * kept_bytes) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
         damaged |= np.bincount(packet[broken], minlength=n) > 0
@@ -281,7 +282,7 @@ class Av1Scanner:
         """Return the fields of all frame headers.
 
         Args:
-            sequence: int64 [frames], the number of the sequence header in force.
+            sequence: int64 [frames], the number of the frame's sequence header.
             extension: int64 [frames], the OBU extension header, or -1 if there is none.
         """
         numbers = np.unique(sequence).tolist()
@@ -300,9 +301,9 @@ class Av1Scanner:
         """Return `states` and `state` of `Pictures` for random access points whose packet has no sequence header.
 
         Args:
-            needy: bool [packets], whether the packet is such a random access point.
-            packet: int64 [packets with frames], the number of the packet.
-            sequence: int64 [packets with frames], the number of the sequence header in force at the first frame.
+            needy: bool [packets], whether the packet is a random access point without a sequence header.
+            packet: int64 [packets with frames], the numbers of the packets that contain frames.
+            sequence: int64 [packets with frames], the number of the sequence header of the packet's first frame.
         """
         state = np.zeros(len(needy), np.int32)
         wanted = needy[packet]

@@ -181,8 +181,8 @@ class FrameHeaders:
         existing: bool [n], show_existing_frame.
         refresh: int64 [n], refresh_frame_flags. If `existing` is true, the value is ALL_FRAMES, although the slots that
             are refreshed depend on the frame that is shown.
-        uses: int64 [n], a bit for each reference slot that the frame refers to or shows.
-        listed: bool [n], whether `uses` is known. If false, the header does not list all slots explicitly.
+        uses: int64 [n], with a bit set for each reference slot that the frame refers to or shows.
+        listed: bool [n], whether `uses` is known. It is unknown if the header does not list all slots explicitly.
         hint: int64 [n], order_hint. It is undefined if `existing` is true.
         hint_bits: int64 [n], the number of bits of order_hint, or 0 if headers do not contain the field.
         resized: bool [n], whether the frame size may differ from that of the sequence header.
@@ -202,11 +202,11 @@ class FrameHeaders:
 
     @classmethod
     def joined(cls, parts: list[FrameHeaders], rows: list[NDArray[np.int64]]) -> FrameHeaders:
-        """Return the headers of several parts as one.
+        """Merge several `FrameHeaders` into one.
 
         Args:
-            parts: the headers of some frames each.
-            rows: for each part, the row in the result for each frame of the part.
+            parts: `FrameHeaders` with the headers of some of the frames.
+            rows: for each part, the row numbers of its frames in the result.
         """
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
         flags = ("shown", "existing", "listed", "resized")
@@ -223,7 +223,7 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     Args:
         heads: the first bytes of the payload of each frame header OBU or frame OBU.
         extension: int64 [n], the extension header (5.3.3) of each OBU, or -1 if there is none.
-        sequence: the sequence header in force.
+        sequence: the sequence header of the frames.
     """
     n = len(heads)
     bits = BitColumns(heads)
@@ -254,7 +254,7 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     length = bits.position
     inter = coded & ~intra
     # If a header contains order hints or frame IDs of reference slots, decoders compare them with the content of all
-    # slots.
+    # slots. So decoding depends on all slots, and `uses` is unknown.
     states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
     listed = ~states_slots & (~inter | (~switch & (sequence.frame_id_bits == 0)))
     listed, references = _references(bits, inter, listed, sequence)
@@ -280,12 +280,13 @@ def _references(
     Args:
         bits: the reader of the headers.
         inter: bool [n], whether the frame is an inter frame.
-        listed: bool [n], `FrameHeaders.listed` according to the fields before these. Other frames are not parsed.
-        sequence: the sequence header in force.
+        listed: bool [n], `FrameHeaders.listed` as far as it follows from earlier fields. Headers for which it is false
+            are not read.
+        sequence: the sequence header of the frames.
 
     Returns:
-        `listed`, which is now false for frames with frame_refs_short_signaling, and a bit for each slot that the frame
-        refers to, int64 [n].
+        `listed`, which is now false for frames with frame_refs_short_signaling. Then int64 [n], with a bit set for each
+        slot that the frame refers to.
     """
     if sequence.order_hint_bits:
         listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Number of bytes that are kept of each slice or frame header. They contain all header fields that the scanners read,
-# up to the reference picture sets of HEVC.
+# Number of bytes that scanners keep of each slice or frame header. These bytes contain all fields that the scanners
+# read, including the reference picture sets of HEVC.
 HEADER_BYTES = 64
 _WORDS = HEADER_BYTES // 8
 
 
 class BitReader:
-    """A reader of the bit fields of an RBSP, from which emulation prevention bytes have been removed.
+    """A reader of the bit fields of a byte string that has no emulation prevention bytes.
 
-    All methods raise ValueError if they read past the end.
+    All methods raise ValueError if the byte string has fewer bits than they have to read.
 
     Attributes:
-        left: the number of bits that have not been read.
+        left: the number of bits that remain to be read.
     """
 
     def __init__(self, rbsp: bytes) -> None:
@@ -56,13 +56,14 @@ class BitReader:
 
 
 class BitColumns:
-    """A reader that reads the same bit fields of n byte strings at once. Every method returns int64 [n].
+    """A reader of n byte strings that reads one bit field of all of them at once. Every method returns int64 [n].
 
-    The byte strings, called rows, may be read at different bit positions, because Exp-Golomb codes differ in length.
+    The byte strings are called rows. Each row has a separate read position, because Exp-Golomb codes differ in length.
 
     Args:
-        heads: the leading bytes of slice NAL units, without NAL unit headers and emulation prevention bytes. Byte
-            strings are padded with zeros to `HEADER_BYTES`. An array, uint8 [n, HEADER_BYTES], must be padded.
+        heads: the first bytes of each slice or frame header, without NAL unit headers and emulation prevention bytes.
+            This is either a list of byte strings of any length, or an array, uint8 [n, HEADER_BYTES], in which shorter
+            headers are padded with zeros.
 
     Attributes:
         position: int64 [n], the read position in each row, in bits from the beginning of the row.
@@ -74,7 +75,8 @@ class BitColumns:
             heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
         self._rows = np.arange(len(heads))
         self.position = np.zeros(len(heads), np.int64)
-        # [words, n]: the words of all byte strings at one position are contiguous. The last row is padding.
+        # Words of 64 bits, [words, n]: word 0 of all byte strings, then word 1 of all byte strings, and so on. The
+        # words in the last row are 0, so that bits past the end are read as 0.
         self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
         self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
 
@@ -83,7 +85,7 @@ class BitColumns:
         word = self.position >> 6
         shift = (self.position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
-        # If all rows are in the same word, no gather is needed.
+        # If all read positions are in the same word, indexing by row is not needed.
         if first < _WORDS and first == int(word.max(initial=0)):
             near, far = self._words[first], self._words[first + 1]
         else:
@@ -95,9 +97,10 @@ class BitColumns:
         return window
 
     def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read unsigned integers of `bits` bits, 0 to 32, from the rows in `where`.
+        """Read an unsigned integer of `bits` bits, 0 to 32, from each row that the mask `where` selects.
 
-        The number of bits may differ by row. Other rows are not read, and their result is 0.
+        The number of bits may differ between rows. Rows that are not selected are not read, and their result is 0. If
+        `where` is None, all rows are selected.
         """
         count = np.broadcast_to(np.asarray(bits, np.int64), self.position.shape)
         if where is not None:
@@ -108,9 +111,9 @@ class BitColumns:
         return values
 
     def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read unsigned Exp-Golomb codes of up to 28 leading zeros from the rows in `where`.
+        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from each row that the mask `where` selects.
 
-        Other rows are not read, and their result is 0.
+        Rows that are not selected are not read, and their result is 0. If `where` is None, all rows are selected.
         """
         window = self._peek()
         top = (window >> np.uint64(32)).astype(np.float64)
@@ -123,15 +126,15 @@ class BitColumns:
         return values
 
     def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read signed Exp-Golomb codes from the rows in `where`. Other rows are not read, and their result is 0."""
+        """Read a signed Exp-Golomb code from each row that the mask `where` selects, as `ue` does."""
         code = self.ue(where)
         return np.where(code % 2, (code + 1) // 2, -(code // 2))
 
 
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2  # values of `Pictures.start`
 REFERENCE_SLOTS = 8  # number of reference slots, as in AV1
-# Bit of `Pictures.slots` that is set if the slots are known. The lower bits are the slots that a packet uses and
-# refreshes.
+# Bit of `Pictures.slots` that is set if the slots of the packet are known. Bits 0 to 7 are then set for the slots that
+# the packet uses, bits 8 to 15 for the slots that it refreshes.
 SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS
 
 
@@ -150,45 +153,50 @@ class BitstreamError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Properties of n packets in decode order. A packet is one picture, or the second field of the preceding picture.
+    """Properties of n packets in decode order. A packet contains one picture, or one of the two fields of a picture.
 
     Attributes:
-        start: uint8 [n], whether the packet is a random access point. CLOSED_START is a closed one: no later packet
-            needs an earlier packet. OPEN_START is an open one: its leading pictures need earlier packets. NO_START
-            means that the packet is not a random access point.
-        non_reference: bool [n], whether no other packet needs the packet.
-        leading: bool [n], whether the packet is a leading picture. Such a picture can be decoded only from the random
-            access point before the one that it follows.
+        start: uint8 [n], the kind of random access point. CLOSED_START: no packet after this one needs a packet before
+            it. OPEN_START: leading pictures after this packet need packets before it. NO_START: the packet is not a
+            random access point.
+        non_reference: bool [n], whether all other packets can be decoded without the packet.
+        leading: bool [n], whether the packet is a leading picture. It is decoded after an open random access point, but
+            output before it. To decode it, a decoder has to start at the random access point before that one.
         skipped: bool [n], whether a decoder that starts at packet 0 outputs no picture for the packet.
         field_coded: bool [n], whether the packet holds one or two fields instead of a frame.
         continues: bool [n], whether the packet is the second field of the picture that the preceding packet begins.
-        damaged: bool [n], whether the bitstream shows that decoding the packet cannot give the encoder's picture.
-        changes_sets: bool [n], whether the packet carries parameter sets that differ from those in force. Such a packet
-            must always be decoded.
+        damaged: bool [n], whether an error in the bitstream prevents decoders from outputting the picture that was
+            encoded.
+        changes_sets: bool [n], whether the packet carries new or changed parameter sets, or other information that
+            decoders keep for later packets. Clips never leave out such a packet.
         forgets: bool [n], whether the packet is a closed random access point at which decoders drop pictures that they
-            have not output yet. No decoder session may run across such a packet.
-        period: int64 [n], the output period. Pictures are output in the order of `period`, then of `order`.
-        order: int64 [n], the output order within the period.
-        states: the decoder states of the stream. Each is the units, such as parameter sets, that a decoder must be
-            given before it starts. states[0] is empty and valid for packet 0.
-        state: int32 [n], the index in `states` for each packet. It is valid at random access points only.
+            have not output yet. A decoder session must end before such a packet, so that all pictures are output.
+        period: int64 [n], the number of the output period. Decoders output all pictures of a period before those of the
+            next period.
+        order: int64 [n], a number that increases in output order within a period, such as the picture order count.
+        states: the decoder states of the stream. A decoder state is a byte string of parameter sets and other headers
+            that a decoder must be given before it starts in the middle of the stream. states[0] is empty, because a
+            decoder that starts at packet 0 needs no state.
+        state: int32 [n], the index in `states` of the state for a decoder that starts at the packet. The value has no
+            meaning for packets that are not random access points.
         inband_sets: whether some packets carry parameter sets that differ from those of the configuration record.
         inner_start_codes: whether some length-prefixed units consist of several NAL units, separated by start codes.
         varying_shape: whether pictures differ in size or pixel format.
         may_hide: whether headers may state that a picture is not output (HEVC pic_output_flag).
-        drops_leading: whether decoders drop the leading pictures of a random access point after the first one (HEVC
-            BLA).
-        begins_amid: whether the active sequence parameter set changes at a picture that does not begin a coded video
-            sequence (HEVC).
+        drops_leading: whether the stream has BLA pictures (HEVC). Decoders drop the leading pictures that follow a BLA
+            picture.
+        begins_amid: whether another sequence parameter set becomes active at a picture that is not a random access
+            point, which the standard does not allow (HEVC).
         may_hold_fields: whether some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag 0).
         chroma_format: the chroma_format_idc: 0 for monochrome, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4. None if it is
             unknown or varies.
-        max_ref_frames: the max_num_ref_frames of an H.264 stream. None for other codecs.
-        carries_over: whether decoders keep information across random access points that `states` does not contain, such
-            as film grain or parameter sets of other layers.
-        doubtful: whether decoders may give an incomplete picture without reporting an error.
-        slots: int32 [n], the reference slots that a packet uses and refreshes, as bits like those of `frames.slots`.
-            None for codecs whose references are not read.
+        max_ref_frames: the smallest max_num_ref_frames of an H.264 stream's sequence parameter sets. None for other
+            codecs.
+        carries_over: whether packets contain information that `states` does not contain, although decoders keep it
+            across random access points. Examples are film grain and parameter sets of other layers.
+        doubtful: whether decoders may output an incomplete picture without reporting an error.
+        slots: int32 [n], the reference slots that the packet uses and refreshes, as bits (see `SLOTS_KNOWN`). None for
+            codecs whose references are not read.
     """
 
     start: NDArray[np.uint8]
@@ -219,7 +227,7 @@ class Pictures:
 
 
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
-    """Return a `Pictures` from some of its fields, with defaults for the other fields.
+    """Return a `Pictures` with the given fields, and with defaults for the other fields.
 
     By default, pictures are output in decode order, every packet is needed, and all flags are false.
 
@@ -240,7 +248,7 @@ def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
 
     Args:
         pictures: the properties of n packets.
-        chosen: bool [n], whether to keep the packet.
+        chosen: bool [n], whether the packet is part of the selection.
     """
     columns = {name: getattr(pictures, name) for name in Pictures.__slots__}
     kept: dict[str, Any] = {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
@@ -258,7 +266,7 @@ class Scanner(Protocol):
 
 
 def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [n]: the number of the last random access point at or before each packet, or -1 if there is none.
+    """Return int64 [n]: the packet number of the last random access point at or before each packet, or -1.
 
     Args:
         start: uint8 [n], as in `Pictures`.
@@ -275,10 +283,11 @@ def unwrap_order_counts(
     Args:
         lsb: int64 [n], the low bits of the picture order counts.
         bits: the number of low bits.
-        resets: bool [n], whether the picture begins a new period, in which the high bits are 0. Picture 0 always does.
-        anchors: bool [n], whether the high bits of later pictures are derived from the picture. In H.264, these are
-            reference pictures (8.2.1.1). In HEVC, these are pictures of temporal layer 0 that are neither leading
-            pictures nor sub-layer non-reference pictures (8.3.1).
+        resets: bool [n], whether the picture begins a new output period. The high bits of its count are then 0. Picture
+            0 begins a period even if its element is false.
+        anchors: bool [n], whether the high bits of later pictures are derived from the count of this picture. In H.264,
+            anchors are the reference pictures (8.2.1.1). In HEVC, anchors are the pictures of temporal layer 0 that are
+            neither leading pictures nor sub-layer non-reference pictures (8.3.1).
     """
     n = len(lsb)
     if n == 0:
@@ -296,7 +305,7 @@ def unwrap_order_counts(
 
 
 def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
-    """Return the steps modulo `cycle`, in the range (-cycle/2, cycle/2] that both standards define by inequalities."""
+    """Return the steps modulo `cycle`, in the range (-cycle/2, cycle/2] that H.264 and HEVC define."""
     half = cycle // 2
     return (steps + half - 1) % cycle - half + 1
 
@@ -311,10 +320,12 @@ def check_shown(shown: NDArray[np.int64], damaged: NDArray[np.bool_]) -> None:
     crowded = (shown > 1) & ~damaged
     if crowded.any():
         number = int(np.argmax(crowded))
-        raise BitstreamError("packing", f"packet {number} holds {shown[number]} frames that are output, more than one")
+        raise BitstreamError(
+            "packing", f"packet {number} holds {shown[number]} frames that are output, at most 1 is allowed"
+        )
 
 
-EXTENDED_SAR = 255  # aspect_ratio_idc of a sample aspect ratio that is stated as width and height
+EXTENDED_SAR = 255  # aspect_ratio_idc that is followed by the width and height of the sample aspect ratio
 NO_ASPECT = (0, 1)  # placeholder for a sample aspect ratio that the stream does not state
 # Sample aspect ratios by aspect_ratio_idc (H.264 table E-1, HEVC table E-1).
 SAMPLE_ASPECTS = (
@@ -322,13 +333,13 @@ SAMPLE_ASPECTS = (
     (80, 33), (18, 11), (15, 11), (64, 33), (160, 99), (4, 3), (3, 2), (2, 1),
 )  # fmt: skip
 NOT_STATED = -1  # placeholder for a full range flag that the stream does not state
-UNSPECIFIED = 2  # code point of colour primaries, transfer characteristics and matrix that are unspecified
+UNSPECIFIED = 2  # code point for unspecified colour primaries, transfer characteristics or matrix
 # The colour of a stream without colour description: full range flag, primaries, transfer characteristics, matrix.
 NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
 def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
-    """Read the part of vui_parameters() that H.264 (E.1.1) and HEVC (E.2.1) share. It ends with the colour description.
+    """Read vui_parameters() up to the colour description. This part is the same in H.264 (E.1.1) and HEVC (E.2.1).
 
     Returns:
         The sample aspect ratio (width, height), and the colour: the full range flag or NOT_STATED, the primaries, the
@@ -351,14 +362,14 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
 
 
 def shape_facts(shapes: set[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the fields of `Pictures` that the shapes of a stream's sequences determine.
+    """Return the fields of `Pictures` that follow from the shapes of a stream's coded video sequences.
 
-    FFmpeg's decoders keep a colour description until the stream states another one. In such streams, the colour of a
-    picture would depend on the packet at which decoding began.
+    Different colour descriptions are an error. FFmpeg's decoders keep a colour description until the stream states
+    another one, so the colour of a picture would depend on the packet at which decoding began.
 
     Args:
-        shapes: the shapes. The first number of each shape is chroma_format_idc, the last four numbers are the colour
-            description.
+        shapes: the field `shape` of each sequence parameter set. Its first number is chroma_format_idc. Its last four
+            numbers are the colour description.
 
     Raises:
         BitstreamError: if the sequences have different colour descriptions.

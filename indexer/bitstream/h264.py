@@ -68,7 +68,7 @@ Columns = dict[str, NDArray[np.int64]]  # slice header fields by name, each with
 def pair_fields(
     slices: Columns, facts: Columns, count: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Find the packets that are second fields, and the packets that hold a single field without its counterpart.
+    """Find the packets that hold the second field of a frame, and those whose single field has no counterpart.
 
     Two fields form a frame (7.4.1.2.4) if they are in consecutive packets, have opposite parity and the same frame_num,
     if both or neither of them are reference fields, and if the second one is not an IDR picture.
@@ -118,8 +118,9 @@ def missing_before(
 ) -> NDArray[np.bool_]:
     """Return bool [packets]: whether the pictures directly before the packet are missing.
 
-    Decoders conceal missing pictures with other pictures. Unless the stream allows gaps, the frame_num of a picture is
-    that of the preceding reference picture or one more (7.4.3). Another frame_num shows that pictures are missing.
+    Decoders conceal missing pictures with other pictures. Unless the stream allows gaps, the frame_num of a picture
+    equals that of the preceding reference picture, or is larger by 1 (7.4.3). Any other frame_num shows that pictures
+    are missing.
 
     Args:
         sequences: the sequence parameter sets. `facts["sequence"]` has indices in this list.
@@ -157,7 +158,7 @@ def order_counts(
         idr: bool [pictures], whether the picture is an IDR picture.
         referenced: bool [pictures], whether the picture is a reference picture.
     """
-    order = np.arange(len(idr), dtype=np.int64)  # the order for type 2 (8.2.1.3), which is decode order
+    order = np.arange(len(idr), dtype=np.int64)  # decode order, which is the output order for type 2 (8.2.1.3)
     sequence = facts["sequence"][picture]
     counting = [(sps.order_count_type, sps.order_count_bits) for sps in sequences]
     # The type and the number of bits change only at IDR pictures, where picture order counts restart.
@@ -199,7 +200,11 @@ def order_counts_of_type_1(
             expected = whole * sum(cycle) + sum(cycle[: part + 1])
         counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
         if abs(counts[-1]) >= MAX_ORDER_COUNT:
-            raise BitstreamError("output_order", f"a picture has a picture order count of {counts[-1]}", damaged=True)
+            raise BitstreamError(
+                "output_order",
+                f"a picture has a picture order count of {counts[-1]}, which is out of range",
+                damaged=True,
+            )
     return np.array(counts, np.int64)
 
 
@@ -207,14 +212,17 @@ RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType (annex D)
 SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)  # types of SEI messages that are read
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # slice_type of I and SI slices (table 7-6)
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
-# The last version of x264 with wrong spatial direct prediction, which FFmpeg reproduces (libavcodec/h264_direct.c).
-# FFmpeg also reproduces an error in lossless 8x8 blocks of later versions. The profile shows whether a stream may have
-# such blocks.
+# The last version of x264 with an error in spatial direct prediction. FFmpeg's decoder reproduces this error
+# (libavcodec/h264_direct.c). It also reproduces an error in lossless 8x8 blocks of later versions. The profile shows
+# whether a stream may have such blocks.
 LAST_WRONG_DIRECT = 33
 
 
 class H264Scanner(NalScanner):
-    """A scanner of H.264 packets, as `base.Scanner` describes. It collects slice headers, parameter sets and SEI."""
+    """A scanner of H.264 packets, as `base.Scanner` describes.
+
+    It collects slice headers, parameter sets and SEI messages.
+    """
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 1
@@ -224,13 +232,14 @@ class H264Scanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._recovery: set[int] = set()
-        # Packets after which picture order counts restart, although they are not IDR pictures (8.2.1). Such packets
+        # Packets that are not IDR pictures, although picture order counts restart after them (8.2.1). Such packets
         # count as damaged.
         self._resets: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
-        # Whether some SPS allows lossless coding, and the number of epochs whose SPSs have been examined.
+        # Whether some SPS allows lossless coding, and the number of entries of `epochs` that were searched for such an
+        # SPS.
         self._lossless, self._judged = False, 0
 
     def feed(self, data: bytes) -> None:
@@ -259,7 +268,7 @@ class H264Scanner(NalScanner):
     def _note_change(self, kind: int, set_id: int) -> None:
         """Mark picture parameter sets as `outlived` if the sequence parameter set that they refer to has changed.
 
-        FFmpeg's decoder continues to use a picture parameter set with the sequence parameter set that was in force when
+        FFmpeg's decoder continues to use a picture parameter set with the sequence parameter set that was current when
         the picture parameter set was received.
         """
         if kind == SPS:
@@ -289,14 +298,14 @@ class H264Scanner(NalScanner):
                 self._on_encoder(found[1], nal, packet)
 
     def _on_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
-        """Record the version of x264. FFmpeg's decoder needs it to reproduce two errors of old versions."""
+        """Record the x264 version that an SEI message states. FFmpeg's decoder reproduces errors of some versions."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = int(build), [nal]
         elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
             raise BitstreamError("encoder_change", f"packet {packet} states another version of x264 than packet 0")
 
     def _encoder_matters(self) -> bool:
-        """Return whether decoders that start in the middle have to be given the x264 version that wrote the stream."""
+        """Return whether decoders that start in the middle of the stream need the SEI message with the x264 version."""
         if self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT:
             return True
         epochs = self._sets.epochs
@@ -319,8 +328,8 @@ class H264Scanner(NalScanner):
         damaged |= marked(self._damaged, n)
 
         same_field = slices["parity"] == facts["parity"][packet]
-        # A slice that differs from the first one in these fields belongs to another picture (7.4.1.2.4). The packet is
-        # damaged, because it should hold only one picture.
+        # A slice that differs from the packet's first slice in these fields belongs to another picture (7.4.1.2.4). The
+        # packet is then damaged, because it should hold only one picture.
         apart = [slices[name] != facts[name][packet] for name in ("idr", "frame_num", "order_lsb", "referenced")]
         damaged |= np.bincount(packet[same_field & np.logical_or.reduce(apart)], minlength=n) > 0
         intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for undefined types
@@ -344,8 +353,8 @@ class H264Scanner(NalScanner):
         encoder_sei = self._encoder_sei if self._encoder_matters() else []
         states, state = self._states(np.flatnonzero(start).tolist(), *encoder_sei)
         used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
-        # If gaps in frame_num are allowed, FFmpeg fills them with the picture that was decoded last. This can be a
-        # picture that no other picture refers to, so all pictures count as needed.
+        # If gaps in frame_num are allowed, FFmpeg fills them with copies of the picture that was decoded last. This can
+        # be a picture that no other picture refers to, so no picture counts as droppable.
         conceals = any(sequence.gaps_allowed for sequence in used)
         return pictures_of(
             start,
@@ -420,7 +429,7 @@ class H264Scanner(NalScanner):
         """Return int64 [slices]: the index in `_sequences` of each slice's SPS, or -1 if the SPS or PPS is missing.
 
         Args:
-            epoch: int64 [slices], the index in `ParameterSets.epochs` of the parameter sets in force.
+            epoch: int64 [slices], the index in `ParameterSets.epochs` of the sets that are current at the slice.
             pps_id: int64 [slices], pic_parameter_set_id.
         """
         self._sequences: list[Sps] = []
@@ -443,7 +452,8 @@ class H264Scanner(NalScanner):
     def _false_recovery_points(self, slices: Columns, points: AccessPoints) -> NDArray[np.bool_]:
         """Return bool [packets]: whether the packet is a recovery point that is not a random access point.
 
-        `false_starts` decides this by comparing all entries of reference lists, whether blocks use them or not.
+        `false_starts` decides this. It compares all entries of reference lists, because headers do not show which
+        entries are used.
         """
         candidates = np.flatnonzero(points.recovery)
         first = int(np.argmax(points.idr | points.recovery))
@@ -456,8 +466,8 @@ class H264Scanner(NalScanner):
 
     def _coded_pictures(self, slices: Columns, points: AccessPoints, first: int) -> Iterator[Coded]:
         """Yield the frames and fields from packet `first` on, and record those that reset picture order counts."""
-        # The arrays below have one entry per frame or field. A packet may hold all slices of a field, then those of the
-        # other field.
+        # The arrays below have one entry per frame or field. A packet may hold all slices of one field, followed by all
+        # slices of the other field.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
         begins = begins[slices["packet"][begins] >= first]
@@ -492,7 +502,7 @@ class H264Scanner(NalScanner):
             row: the row number of the slice.
 
         Raises:
-            ValueError: if the header is longer than the bytes that were kept of it, or the PPS was not parsed fully.
+            ValueError: if the header has more than `HEADER_BYTES` bytes, or the PPS was not parsed fully.
         """
         epoch, pps_id = divmod(int(slices["pps"][row]), MAX_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]

@@ -1,8 +1,8 @@
-"""Reference lists of H.264 pictures, and a test whether recovery points are random access points.
+"""Reference lists of H.264 pictures, and a test of whether recovery points are random access points.
 
-Slice headers control reference lists and the marking of references (ITU-T H.264 7.3.3.1 to 7.3.3.3). `Buffer` follows
-the reference pictures that a decoder holds (8.2.4, 8.2.5). A recovery point is a random access point if a decoder that
-starts there builds the same reference lists as a decoder that starts at the beginning of the stream.
+Slice headers control reference lists and the marking of references (ITU-T H.264 7.3.3.1 to 7.3.3.3). `Buffer` simulates
+the buffer of reference pictures of a decoder (8.2.4, 8.2.5). A recovery point is a random access point if a decoder
+that starts there builds the same reference lists as a decoder that starts at the beginning of the stream.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SliceHeader(NamedTuple):
 
     Attributes:
         kind: slice_type modulo 5.
-        lists: (number of active entries, modifications) of reference list 0, and for B slices of list 1. Each
-            modification is (modification_of_pic_nums_idc, value).
+        lists: (number of active entries, modifications) of reference list 0. B slices have a second element for list 1.
+            Each modification is (modification_of_pic_nums_idc, value).
         marking: (memory_management_control_operation, first value, second value) for each operation of adaptive marking
             (table 7-9). None if references are marked by the sliding window.
         long_idr: whether the picture is an IDR picture that becomes a long-term reference.
@@ -51,7 +51,7 @@ def parse_slice(
     """Parse the fields of a slice header after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
     Args:
-        bits: a reader of the header, positioned after that field.
+        bits: a reader of the header, positioned after pic_order_cnt_lsb or delta_pic_order_cnt[0].
         sps: the sequence parameter set of the slice.
         pps: the picture parameter set of the slice.
         kind: slice_type modulo 5.
@@ -120,7 +120,8 @@ def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
 FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice or of an entry in a reference list
 BOTH_FIELDS = 3  # TOP and BOTTOM as bits
 NOT_LONG = -1  # value of `ReferenceFrame.long` for a short-term reference
-# The number of a picture that is not in the buffer. Pictures that FFmpeg generates for missing ones have lower numbers.
+# Placeholder for the number of a picture that is not in the buffer. Pictures that FFmpeg generates in place of missing
+# pictures get lower numbers.
 MISSING = -1
 
 
@@ -149,7 +150,7 @@ class Coded:
 
     Attributes:
         picture: the number of the picture, which both fields of a frame share.
-        slices: the headers of the slices. It is empty if some header could not be read.
+        slices: the headers of the slices. The list is empty if some header could not be read.
     """
 
     picture: int
@@ -163,7 +164,7 @@ class Coded:
     slices: list[SliceHeader]
 
 
-Entry = tuple[int, int, bool]  # (picture, parity, whether it is a long-term reference)
+Entry = tuple[int, int, bool]  # (picture, parity, whether the reference is long-term)
 
 
 @dataclass(slots=True)
@@ -207,7 +208,7 @@ class Buffer:
         return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
 
     def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
-        """Yield (whether it is a long-term reference, picture number) for each modification of a list (8.2.4.3.1)."""
+        """Yield (whether the reference is long-term, picture number) for each modification of a list (8.2.4.3.1)."""
         is_field = coded.parity != FRAME
         most = coded.max_frame_num * (2 if is_field else 1)
         predicted = 2 * coded.frame_num + 1 if is_field else coded.frame_num
@@ -220,11 +221,11 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return the (picture, parity) that a picture number refers to (8.2.4.1), or (MISSING, FRAME).
+        """Return the (picture, parity) with a picture number (8.2.4.1), or (MISSING, FRAME) if there is none.
 
         Args:
             coded: the picture whose slice header contains the number.
-            wanted: whether it is a long-term reference, and the picture number.
+            wanted: whether the number belongs to a long-term reference, and the picture number.
         """
         long, number = wanted
         for frame in self.frames:
@@ -264,7 +265,7 @@ class Buffer:
 
     @staticmethod
     def _entries(coded: Coded, frames: list[ReferenceFrame]) -> list[tuple[int, int]]:
-        """Return the entries of a reference list for frames.
+        """Return reference list entries for frames, in the order of the frames.
 
         If the current picture is a field, the entries are fields of alternating parity. The first one has the parity of
         the current field (8.2.4.2.5).
@@ -350,14 +351,14 @@ class Buffer:
                 self.frames.remove(frame)
 
 
-MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more is an attack
+MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more counts as an attack
 FIRST_ORDER = -(1 << 62)  # output order of the first picture that FFmpeg generates; it precedes all coded pictures
 
 
 def made_up(coded: Coded) -> list[ReferenceFrame]:
-    """Return the reference pictures that FFmpeg generates if it starts to decode at a picture that is not IDR.
+    """Return the reference pictures that FFmpeg generates when it starts at a picture that is not an IDR picture.
 
-    FFmpeg generates as many pictures as the buffer may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num
+    Their number is the maximum number of reference pictures (`h264_field_start` in libavcodec/h264_slice.c, "Frame num
     gap").
     """
     numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
@@ -371,15 +372,15 @@ def made_up(coded: Coded) -> list[ReferenceFrame]:
 class Start:
     """A recovery point, and the buffers of two decoders that start there.
 
-    One decoder generates the missing reference pictures, as FFmpeg does. The other one does not.
+    The first decoder generates the missing reference pictures, as FFmpeg does. The second decoder does not.
 
     Attributes:
         first: the number of the recovery point's picture.
-        order: the output order of that picture.
+        order: the picture order count of the recovery point's picture.
         unlike: the pictures whose reference lists differ from those of a decoder that starts at the beginning of the
             stream.
-        known: the picture before which the comparison ended, because the result for later pictures is unknown. None if
-            the result is known for all later pictures.
+        known: the first picture that could not be compared, so that nothing is known about it and later pictures. None
+            if no such picture exists.
     """
 
     first: int
@@ -395,10 +396,10 @@ class Start:
         return cls(coded.picture, coded.order, _alone=[Buffer(frames=made_up(coded)), Buffer()])
 
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
-        """Compare a picture's reference lists with expected ones, then update the two buffers with the picture.
+        """Compare a picture's reference lists in the two buffers with expected lists, then update the buffers.
 
-        Pictures before the recovery point and its leading pictures cannot be decoded correctly by a decoder that starts
-        here, so lists must not contain them.
+        A decoder that starts at the recovery point cannot decode earlier pictures or leading pictures of that point. So
+        reference lists must not contain them.
 
         Args:
             coded: the picture.
@@ -429,7 +430,7 @@ class Start:
         return self.known is not None and bool((base[self.known :] == self.first).any())
 
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether the reference lists of all later pictures are certain to agree.
+        """Return whether the reference lists of all later pictures are certain to agree with those from `buffer`.
 
         Args:
             buffer: the buffer of a decoder that starts at the beginning of the stream.
@@ -442,12 +443,13 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
     """Compare decoders that start at recovery points with a decoder that starts at the beginning of the stream.
 
     The comparison for a recovery point ends when all later reference lists are certain to agree. It ends at the latest
-    at the second recovery point after this one, because clips decode pictures up to there from this recovery point.
+    at the second recovery point after this one, because clips decode all later pictures from another random access
+    point.
 
     Args:
         pictures: all frames and fields from the first random access point on, in decode order.
         candidates: the picture numbers of the recovery points.
-        in_middle: whether the stream has pictures before these.
+        in_middle: whether the stream has pictures before the first of `pictures`.
 
     Returns:
         The result of the comparison for each recovery point, by its picture number.
@@ -501,7 +503,7 @@ class AccessPoints:
     count: NDArray[np.int64]
 
     def starts_without(self, rejected: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Return `start` and `leading` of `Pictures` if rejected recovery points are not random access points.
+        """Return `start` and `leading` of `Pictures`. Rejected recovery points are not random access points.
 
         Args:
             rejected: bool [n], whether the packet is a rejected recovery point.
@@ -519,7 +521,7 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
     """Return bool [packets]: whether the packet is a recovery point that is not a random access point.
 
     A decoder that starts at such a recovery point decodes some later picture with other references than a decoder that
-    started before. References of leading pictures may differ.
+    starts at the beginning of the stream. Differences in leading pictures are allowed.
 
     Args:
         starts: the result of `compare_starts`.
@@ -532,7 +534,8 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
     for _ in range(MAX_ROUNDS):
         start, leading = points.starts_without(rejected)
         begins = np.append(np.flatnonzero(start != NO_START), -1)
-        # A leading picture is decoded from the random access point before the one that it follows, or -1.
+        # Leading pictures after a random access point are decoded from the preceding random access point. -1 means that
+        # there is none.
         before = begins[np.maximum(np.cumsum(start != NO_START) - 2, -1)]
         base = np.where(leading, before, segments(start))
         believed = candidates[~rejected[candidates] & ((candidates > first) | in_middle)]
@@ -540,7 +543,7 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
         if not found:
             return rejected
         rejected[found] = True
-    # The last round still rejected recovery points, so all of them are rejected.
+    # The last round still found recovery points to reject, so the others are not proven. All of them are rejected.
     rejected[candidates[candidates >= first + (not in_middle)]] = True
     return rejected
 

@@ -21,7 +21,7 @@ HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on or that describe the pictures.
 
-    Two sets compare equal if they give slice headers the same meaning and pictures the same shape.
+    Two sets compare equal if slice headers are parsed in the same way with both, and pictures have the same shape.
 
     Attributes:
         shape: the chroma format, the bit depths, the size in macroblocks, the cropping and the colour. The chroma
@@ -31,7 +31,8 @@ class Sps:
         height: the height of the coded picture in pixels.
         window: the numbers of pixels that are cropped at the left, right, top and bottom.
         profile: the profile_idc.
-        constraints: the bits constraint_set0_flag … constraint_set5_flag, of which the first is the most significant.
+        constraints: the bits constraint_set0_flag … constraint_set5_flag as a number. The first is the most significant
+            bit.
         sample_aspect: the sample aspect ratio (width, height), or (0, 1) if the set does not state it.
         ticks: (num_units_in_tick, time_scale). A frame lasts two ticks. None if the set does not state them.
         reorder_depth: max_num_reorder_frames. None if the set does not state it.
@@ -44,7 +45,7 @@ class Sps:
     frames_only: bool
     gaps_allowed: bool
     may_be_lossless: bool
-    # max_ref_frames may differ between sequences, because decoders read it at each random access point.
+    # Excluded from comparison, because decoders read it anew at each random access point.
     max_ref_frames: int = field(compare=False)
     shape: tuple[int, ...]
     deltas_follow: bool
@@ -69,7 +70,8 @@ class Pps:
         default_active: the default numbers of active entries of reference lists 0 and 1.
         weighted: whether P slices contain prediction weights.
         weighted_b: whether B slices contain prediction weights.
-        outlived: whether the sequence parameter set that this set refers to has changed since this set was received.
+        outlived: whether the sequence parameter set that this set refers to was replaced after this set had been
+            received.
     """
 
     sps_id: int
@@ -107,7 +109,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         bits.se()
         ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
     if frame_num_bits > MAX_COUNT_BITS or count_bits > MAX_COUNT_BITS or count_type > 2:
-        raise ValueError("the fields on frame_num and picture order counts have invalid values")
+        raise ValueError("log2_max_frame_num, log2_max_pic_order_cnt_lsb or pic_order_cnt_type is too large")
     max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
     size = [bits.ue(), bits.ue()]
     frames_only = bits.flag()
@@ -197,7 +199,10 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     bits = BitReader(unescape(nal[1:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
-        raise ValueError(f"pic_parameter_set_id {pps_id} or seq_parameter_set_id {sps_id} is too large")
+        raise ValueError(
+            f"pic_parameter_set_id is {pps_id} (maximum {MAX_PPS - 1}), "
+            f"seq_parameter_set_id {sps_id} (maximum {MAX_SPS - 1})"
+        )
     try:
         bits.u(1)
         bottom_order = bits.flag()
@@ -208,7 +213,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
         bits.se(), bits.se(), bits.se()
         bits.u(2)
         redundant = bits.flag()
-    except ValueError:  # the set is truncated after the IDs, the only fields that random access points need
+    except ValueError:  # the set is truncated after the IDs, which suffice to find random access points
         return pps_id, Pps(sps_id=sps_id)
     return pps_id, Pps(
         sps_id=sps_id,
@@ -222,7 +227,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (number of bytes of NAL unit lengths, parameter sets) of an AVCDecoderConfigurationRecord.
+    """Return (number of bytes of a length field, parameter sets) of an AVCDecoderConfigurationRecord.
 
     The record is defined in ISO/IEC 14496-15 5.3.3.1.
 

@@ -46,12 +46,13 @@ class SliceHeaders:
     """The slice header fields of n pictures.
 
     Attributes:
-        sequence: int64 [n], the number assigned to the content of the picture's SPS, -1 if parameter sets are missing.
-        sps_id: int64 [n], the ID of that SPS.
+        sequence: int64 [n], the index in `HevcScanner._sequences` of the picture's SPS, -1 if parameter sets are
+            missing.
+        sps_id: int64 [n], the ID of the picture's SPS.
         order_lsb: int64 [n], the low bits of the picture order count.
         hidden: bool [n], whether the header states that the picture is not output.
         may_hide: whether some PPS allows headers to state that a picture is not output.
-        position: int64 [n], the position in bits at which the reference picture sets begin.
+        position: int64 [n], the position in the header at which the reference picture sets begin, in bits.
     """
 
     sequence: NDArray[np.int64]
@@ -75,14 +76,15 @@ class HevcScanner(NalScanner):
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
         self._lone_ends: set[int] = set()  # packets that contain the end of a sequence, but not a slice
         self._late_sets: set[int] = set()  # packets in which parameter sets follow the first slice
-        # How many slices each picture has. FFmpeg's decoder does not report an error if a picture lacks a slice.
+        # The numbers of slices that pictures have. If they vary, slices may be missing, and FFmpeg's decoder does not
+        # report that.
         self._slice_counts: set[int] = set()
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
         pictures = kinds = slices = 0
-        # `at_front` is true as long as all units of the packet end a sequence. `ended` is true after a unit that ends a
-        # sequence and follows other units.
+        # `at_front` is true while all units so far are of SEQUENCE_ENDS. `ended` is true after a unit of SEQUENCE_ENDS
+        # that follows units of other types.
         at_front, ended = True, False
         for start, end in spans:
             kind = data[start] >> 1 & 63
@@ -93,7 +95,7 @@ class HevcScanner(NalScanner):
             at_front = False
             if end - start < 3:
                 continue
-            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id of other layers, such as views and alpha
+            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id of another layer, such as a view
                 # Decoders of the base layer skip slices of other layers. However, FFmpeg's decoder replaces parameter
                 # sets of layer 0 by those of other layers.
                 if kind in self.set_parsers:
@@ -101,7 +103,7 @@ class HevcScanner(NalScanner):
                 continue
             if kind <= LAST_VCL:
                 if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # BLA and IDR pictures begin a sequence anywhere
-                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence after its end")
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence that has ended")
                 if not data[start + 1] & 7:  # nuh_temporal_id_plus1 must not be 0; decoders skip such a unit
                     self._damaged.add(number)
                     continue
@@ -253,12 +255,12 @@ class HevcScanner(NalScanner):
         )
         if len(wrong):
             raise base.BitstreamError(
-                "end_of_sequence", f"a sequence ends before packet {wrong[0]}, which does not begin a new one"
+                "end_of_sequence", f"a sequence ends before packet {wrong[0]}, which does not begin another sequence"
             )
         return anew
 
     def _parse_slices(self, slices: nal.SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
-        """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures.
+        """Return slice header fields (7.3.6.1) up to slice_pic_order_cnt_lsb. IDR pictures lack this field, and get 0.
 
         Args:
             slices: the first slice of each picture.
@@ -332,8 +334,9 @@ class HevcScanner(NalScanner):
         """Return bool [pictures]: whether another SPS is activated at the picture. It is false for the first picture.
 
         The standard allows activation only where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins a
-        new sequence wherever an SPS is activated. It drops all reference pictures, and the RASL pictures after a CRA
-        picture. If the content of a VPS changes, FFmpeg's decoder drops the SPSs that refer to the VPS.
+        new sequence at every picture at which an SPS is activated. It then drops all reference pictures. If the picture
+        is a CRA picture, it also drops the RASL pictures after it. If the content of a VPS changes, FFmpeg's decoder
+        drops the SPSs that refer to the VPS.
 
         Args:
             headers: the slice header fields of the pictures.
@@ -361,7 +364,7 @@ class HevcScanner(NalScanner):
     ) -> tuple[list[int], list[int]]:
         """Return the row numbers of pictures that refer to missing pictures, and the slots of each picture.
 
-        Decoders generate substitutes for missing pictures, so such pictures count as damaged.
+        Decoders generate substitutes for missing pictures, so pictures that refer to them count as damaged.
 
         Args:
             slices: the first slice of each picture.
@@ -369,7 +372,7 @@ class HevcScanner(NalScanner):
             resets: bool [pictures], whether the picture empties the buffer of references.
             order: int64 [pictures], the picture order counts.
             dropped: bool [pictures], whether decoders skip the picture.
-            kinds: the last three fields of `ReferringPicture`, each bool [pictures].
+            kinds: the fields `is_anchor`, `is_start` and `is_leading` of `ReferringPicture`, each bool [pictures].
         """
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * base.HEADER_BYTES

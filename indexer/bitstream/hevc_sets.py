@@ -1,7 +1,8 @@
 """Parsers of HEVC parameter sets (ITU-T H.265 7.3.2) and of the references of pictures (7.3.7, 7.4.8).
 
-Clips decode only those references that the wanted frames need. A decoder drops a picture whose references are missing.
-All later frame numbers would then be off by one, so this module also checks that the references of each picture exist.
+Clips leave out reference pictures that the wanted frames do not need. A decoder drops a picture whose references are
+missing, and all later frame numbers would then be off by one. Therefore, this module also checks that the references of
+each picture exist.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import NamedTuple
 from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
-# For each reference: (difference to the current picture order count, whether the current picture uses the reference).
+# For each reference: (difference of its picture order count to that of the current picture, whether the current picture
+# uses the reference).
 Deltas = tuple[tuple[int, bool], ...]
 
 MAX_LONG_TERM = 32  # maximum of num_long_term_ref_pics_sps (7.4.3.2.1)
 MAX_SETS, MAX_ENTRIES = 64, 16  # maxima of num_short_term_ref_pic_sets and of the pictures in a DPB (7.4.3.2.1)
-MAX_LENGTHS = 64  # maximum number of code lengths in the cache; with more, the cache would be slower than parsing
-MAX_ANCHORS = 64  # number of anchors that are kept; a picture nearly always depends on one of the last two
+MAX_LENGTHS = 64  # maximum number of different code lengths in the cache; more would be slower than parsing
+MAX_ANCHORS = 64  # number of anchors (see `ReferringPicture`) that are kept; nearly always, the last two suffice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,8 @@ class ReferenceSets:
         order_count_bits: the number of low bits of the picture order count in slice headers.
         short_term: the candidates for short-term reference picture sets, from which slice headers choose.
         long_term_present: whether slice headers may contain long-term references.
-        long_term: (low bits of the picture order count, whether the current picture uses it) for each candidate for a
-            long-term reference.
+        long_term: (low bits of the picture order count, whether the current picture uses the reference) for each
+            candidate for a long-term reference.
     """
 
     order_count_bits: int
@@ -117,9 +119,10 @@ class References:
     """The references of one picture.
 
     Attributes:
-        short_term: the short-term references, by the difference of picture order counts.
-        long_term: (picture order count or its low bits, whether it is the full count, whether the picture uses it) for
-            each long-term reference.
+        short_term: the short-term references, identified by the difference of their picture order count to that of the
+            picture.
+        long_term: (picture order count or its low bits, whether the count is complete, whether the picture uses the
+            reference) for each long-term reference.
     """
 
     short_term: Deltas
@@ -135,7 +138,7 @@ def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: in
     """Parse the references in a slice header, from short_term_ref_pic_set_sps_flag on (7.3.6.1).
 
     Args:
-        bits: a reader of the header, positioned at that field.
+        bits: a reader of the header, positioned at short_term_ref_pic_set_sps_flag.
         sets: the reference picture sets of the SPS.
         order_count: the picture order count of the picture.
 
@@ -157,7 +160,9 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
     from_sps = bits.ue() if sets.long_term else 0
     total = from_sps + bits.ue()
     if total > MAX_ENTRIES + len(sets.long_term):
-        raise ValueError(f"a slice header has {total} long-term references, which is too many")
+        raise ValueError(
+            f"a slice header has {total} long-term references, the maximum is {MAX_ENTRIES + len(sets.long_term)}"
+        )
     found: list[tuple[int, bool, bool]] = []
     cycles = 0
     for number in range(total):
@@ -219,11 +224,12 @@ class ReferringPicture(NamedTuple):
 
     Attributes:
         order_count: the picture order count.
-        begins_anew: whether the picture empties the buffer of references, such as an IDR or BLA picture.
+        begins_anew: whether the picture empties the buffer of references, as IDR and BLA pictures do.
         references: the references of the picture, or `UNREADABLE` or `SKIPPED`.
-        cycle: the number of picture order counts after which their low bits repeat.
-        is_anchor: whether picture order counts of later pictures are derived from this one (prevTid0Pic, 8.3.1).
-        is_start: whether the picture is a random access point. Clips never leave out such pictures.
+        cycle: the number of different values that the low bits of picture order counts can have.
+        is_anchor: whether picture order counts of later pictures are derived from the count of this picture
+            (prevTid0Pic, 8.3.1).
+        is_start: whether the picture is a random access point. Clips never leave out random access points.
         is_leading: whether the picture is a RASL picture. It may refer to pictures before its random access point, and
             only other RASL pictures refer to it.
     """
@@ -242,9 +248,10 @@ class PictureSlots:
 
     `reach.needed_packets` uses these slots in the same way as AV1's reference slots. HEVC does not number the pictures
     in the DPB, so each picture gets the lowest free slot, and keeps it until the picture is released. Slots do not
-    depend on pictures before the random access point, so they are the same wherever scanning began. Leading pictures do
-    not get slots, and their references count as unknown. The references of a random access point that does not empty
-    the DPB also count as unknown, because its picture order count is derived from earlier pictures.
+    depend on pictures before the random access point. So scans that begin at different packets give the same slots.
+    Leading pictures do not get slots, and their references count as unknown. The references of a random access point
+    that does not empty the DPB (CRA) also count as unknown, because its picture order count is derived from earlier
+    pictures.
     """
 
     def __init__(self) -> None:
@@ -284,9 +291,9 @@ class PictureSlots:
         """Return whether decoders derive the right picture order count even if unneeded pictures are left out.
 
         A decoder derives the high bits from the last anchor that it has decoded (8.3.1). The result is right if the
-        picture order count of that anchor differs by less than half a cycle. References of the picture and random
-        access points are never left out. So the last anchor that is one of these, and all later anchors, have to be
-        within this distance.
+        picture order count of that anchor differs by less than half a cycle. Clips never leave out random access points
+        and references of the picture. So the decoder uses the last anchor among these pictures, or a later anchor. All
+        of these anchors have to differ by less than half a cycle.
 
         Args:
             picture: the picture.
@@ -415,7 +422,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     left, right, top, bottom = cut or (0, 0, 0, 0)
     order_count_bits = bits.ue() + 4
     if order_count_bits > 16:
-        raise ValueError("log2_max_pic_order_cnt_lsb is more than 16")
+        raise ValueError(f"log2_max_pic_order_cnt_lsb is {order_count_bits}, the maximum is 16")
     _skip_coding_tools(bits, sub_layers)
     references = parse_reference_sets(bits, order_count_bits)
     bits.u(2)
@@ -463,7 +470,10 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     bits = BitReader(unescape(nal[2:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
-        raise ValueError(f"pps_pic_parameter_set_id {pps_id} or pps_seq_parameter_set_id {sps_id} is too large")
+        raise ValueError(
+            f"pps_pic_parameter_set_id is {pps_id} (maximum {MAX_PPS - 1}), "
+            f"pps_seq_parameter_set_id {sps_id} (maximum {MAX_SPS - 1})"
+        )
     bits.flag()
     return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
 
@@ -474,7 +484,7 @@ def parse_vps(nal: bytes) -> tuple[int, None]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (number of bytes of NAL unit lengths, parameter sets) of an HEVCDecoderConfigurationRecord.
+    """Return (number of bytes of a length field, parameter sets) of an HEVCDecoderConfigurationRecord.
 
     The record is defined in ISO/IEC 14496-15 8.3.3.1.
 

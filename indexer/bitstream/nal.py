@@ -1,4 +1,4 @@
-"""NAL units of H.264 and HEVC: splitting of packets, emulation prevention, SEI messages and parameter sets in force.
+"""NAL units of H.264 and HEVC: splitting of packets, emulation prevention, SEI messages and parameter sets.
 
 Packets are split either one by one or many at once. In the second case, the results are columns with one row per NAL
 unit or per slice.
@@ -74,30 +74,32 @@ def unescape(nal: bytes) -> bytes:
 
 
 def join_length_prefixed(nals: Iterable[bytes], length_size: int) -> bytes:
-    """Return NAL units as one byte string in which each unit follows its length, a number of `length_size` bytes."""
+    """Join NAL units. Before each unit, write its length as a big-endian number of `length_size` bytes."""
     return b"".join(len(nal).to_bytes(length_size, "big") + nal for nal in nals)
 
 
 def join_annex_b(nals: Iterable[bytes]) -> bytes:
-    """Return NAL units as one byte string in which each unit follows a start code of four bytes (H.264 B.1)."""
+    """Join NAL units. Before each unit, write a start code of four bytes (H.264 B.1)."""
     return b"".join(b"\0" + START_CODE + nal for nal in nals)
 
 
 Key = tuple[int, int]  # (nal_unit_type, ID of the parameter set)
-InForce = tuple[tuple[Key, bytes], ...]  # (key, NAL unit) of parameter sets, in an order that decoders accept
+InForce = tuple[tuple[Key, bytes], ...]  # (key, NAL unit) of each set, in an order that decoders accept
 
-MAX_EPOCHS = 10_000  # maximum number of changes to the meaning of slice headers; a stream with more is an attack
-MAX_LISTED = 1_000_000  # maximum total length of the lists of sets in force, which limits the memory for them
+MAX_EPOCHS = 10_000  # maximum number of changes of parsed parameter sets; a stream with more counts as an attack
+MAX_LISTED = 1_000_000  # maximum number of entries of all lists of current sets, which limits their memory
 
 
 class ParameterSets:
-    """The parameter sets in force at each point of a stream, from the configuration record and from packets.
+    """The current parameter sets at each point of a stream.
 
-    A decoder that starts in the middle of a stream must be given the parameter sets that are in force at that point.
+    The current set of a key (type and ID) is the one that came last, in the configuration record or in a packet. Sets
+    in packets are called in-band sets. A decoder that starts in the middle of a stream must be given the current sets.
 
     Attributes:
-        epochs: one entry for each change of parameter sets. Each entry maps keys to parsed parameter sets, with the
-            fields that slice headers and picture sizes depend on.
+        epochs: the parsed sets by key, one mapping for each epoch. An epoch is a part of the stream in which the
+            current parsed sets do not change. Parsed sets have only the fields that slice headers and picture sizes
+            depend on.
     """
 
     def __init__(self) -> None:
@@ -105,11 +107,11 @@ class ParameterSets:
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
         self.in_force: InForce = ()  # the result of `_beyond_the_record` for the current sets
-        self._listed = 0  # total length of all lists of sets in force
-        self.differs = False  # whether some in-band set changes, or differs from that of the configuration record
+        self._listed = 0  # number of entries of all lists of current sets so far
+        self.differs = False  # whether some in-band set differs from the set that it replaces
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
-        """Put a parameter set of the configuration record in force."""
+        """Store a parameter set of the configuration record, with its parsed fields `facts`."""
         if key not in self._configured:
             self._configured[key] = nal.rstrip(b"\0")
             self.epochs[0][key] = facts
@@ -117,8 +119,8 @@ class ParameterSets:
     def _beyond_the_record(self) -> InForce:
         """Return the in-band sets that differ from those of the configuration record, and sets that may refer to them.
 
-        The second group is needed because some decoders, such as FFmpeg's HEVC decoder, drop a picture parameter set
-        when a new sequence parameter set replaces the one that it refers to.
+        Sets that may refer to them are needed, because some decoders drop a picture parameter set when a new sequence
+        parameter set replaces the one that it refers to. FFmpeg's HEVC decoder does so.
         """
         changed = [key for key, nal in self._inband.items() if self._configured.get(key) != nal]
         least = min((kind for kind, _ in changed), default=None)
@@ -129,11 +131,16 @@ class ParameterSets:
         )
 
     def knows(self, key: Key) -> bool:
-        """Return whether a parameter set with this type and ID is in force."""
+        """Return whether the stream has had a parameter set with this type and ID."""
         return key in self._inband or key in self._configured
 
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
-        """Put a parameter set that a packet carries in force, and return whether its content is new.
+        """Store an in-band parameter set. Return whether it is new, or differs from the set that it replaces.
+
+        Args:
+            key: the type and ID of the set.
+            nal: the NAL unit of the set.
+            facts: the parsed fields of the set.
 
         Raises:
             BitstreamError: if parameter sets change too often.
@@ -148,11 +155,11 @@ class ParameterSets:
         self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
         if self._listed > MAX_LISTED:
-            raise BitstreamError("parameter_sets", "the stream has too many parameter sets that change too often")
+            raise BitstreamError("parameter_sets", "the stream has many parameter sets, and they change too often")
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
-        """Update the parsed parameter sets that are in force from now on.
+        """Replace some of the current parsed sets by other ones, from this point of the stream on.
 
         Raises:
             BitstreamError: if parameter sets change too often.
@@ -215,10 +222,10 @@ def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDAr
     return heads
 
 
-MAX_ROUNDS = 64  # maximum number of NAL units of a packet that is split with others; packets with more are rare
+MAX_ROUNDS = 64  # maximum number of NAL units of each packet if many packets are split at once; more are rare
 MIN_IN_STEP = 8  # minimum number of packets that are split together; for fewer, array operations are not faster
 BLOCK_BYTES = 1 << 16  # size of a block of data that fits into the processor's cache while it is searched
-# Masks for the bytes of a head: a bitwise AND with row k keeps the first k bytes.
+# Masks for the first bytes of a slice: a bitwise AND with row k keeps k bytes, and sets the others to 0.
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)
 
 
@@ -231,8 +238,8 @@ class Units:
         start: int64 [units], the position in the data at which the unit begins.
         end: int64 [units], the position in the data at which the unit ends.
         damaged: bool [n], whether the length-prefixed units do not fill the packet exactly.
-        unread: bool [n], whether the packet has many units, or units with start codes inside. Such a packet must be
-            split by itself.
+        unread: bool [n], whether the packet was not split correctly, because it has many units, or units with start
+            codes inside. The caller must split such a packet by itself.
         escapes: int64 [found], the positions in the data of emulation prevention sequences (00 00 03), ascending.
     """
 
@@ -311,10 +318,10 @@ def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -
 
 
 def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [found]: the row numbers of the units that contain all three bytes of a code.
+    """Return int64 [found]: the row numbers of the units that contain a three-byte code as a whole.
 
     Args:
-        codes: int64 [codes], the positions of codes.
+        codes: int64 [codes], the positions of the three-byte codes, such as start codes.
         start: int64 [units], the positions at which units begin.
         end: int64 [units], the positions at which units end.
     """
@@ -328,7 +335,8 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return int64 [found]: the positions of the codes 00 00 01 and 00 00 03 in uint8 [bytes], ascending.
 
     Each code has a pair of bytes at an even position: either its first two, 00 00, or its last two, 00 01 or 00 03.
-    A search for such pairs takes 0.6 times as long as a search that examines every byte (1.2 MB of random bytes).
+    A search for such pairs takes 0.6 times as long as a search that examines every byte (measured with 1.2 MB of random
+    bytes).
     """
     pairs = np.ascontiguousarray(data[: len(data) & ~1]).view("<u2")
     blocks = range(0, len(pairs), BLOCK_BYTES // 2)
@@ -344,7 +352,7 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 def heads_of(
     data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], escapes: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the head of each span: its first `HEADER_BYTES` bytes, from which emulation prevention is removed.
+    """Return the first `HEADER_BYTES` bytes of each span, without the emulation prevention bytes among them.
 
     Args:
         data: uint8 [bytes], the bytes that contain the spans.
@@ -353,7 +361,8 @@ def heads_of(
         escapes: int64 [found], the positions of emulation prevention sequences, as in `Units`.
 
     Returns:
-        The heads, uint8 [n, HEADER_BYTES], padded with zeros, and their lengths without padding, int64 [n].
+        The first bytes of the spans, uint8 [n, HEADER_BYTES], padded with zeros, and the number of bytes of each row
+        without padding, int64 [n].
     """
     length = np.clip(end - start, 0, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
@@ -393,9 +402,9 @@ class SliceColumns:
     Attributes:
         packet: int64 [slices], the number of the packet that contains the slice.
         header: int64 [slices], the header of the NAL unit, as a big-endian number.
-        epoch: int64 [slices], the index in `ParameterSets.epochs` of the parameter sets in force.
+        epoch: int64 [slices], the index in `ParameterSets.epochs` of the sets that are current at the slice.
         heads: uint8 [slices, HEADER_BYTES], the first bytes after the header of the NAL unit, padded with zeros.
-        length: int64 [slices], the number of bytes of the head without padding.
+        length: int64 [slices], the number of bytes in the row of `heads` without padding.
     """
 
     packet: NDArray[np.int64]
@@ -405,7 +414,7 @@ class SliceColumns:
     length: NDArray[np.int64]
 
     def head(self, row: int) -> bytes:
-        """Return the bytes of one slice's head, without padding."""
+        """Return a row of `heads` without padding."""
         return self.heads[row, : self.length[row]].tobytes()
 
 

@@ -1,4 +1,4 @@
-"""The base class of the H.264 and HEVC scanners. It splits packets into NAL units and follows the parameter sets."""
+"""The base class of the H.264 and HEVC scanners. It splits packets into NAL units and stores the parameter sets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
@@ -28,7 +28,7 @@ Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (ID of the parame
 
 Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]  # result of `NalScanner._classify_units`
 
-MAX_STATES = 1000  # maximum number of decoder states, which the index stores; a stream that needs more is an attack
+MAX_STATES = 1000  # maximum number of decoder states in the index; a stream that needs more counts as an attack
 
 
 class NalScanner:
@@ -46,7 +46,7 @@ class NalScanner:
     # nal_unit_type → (name, parser) of each type of parameter set
     set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
     header_bytes: ClassVar[int]  # number of bytes of a NAL unit's header
-    type_bits: ClassVar[tuple[int, int]]  # position and mask of the nal_unit_type in the header's first byte
+    type_bits: ClassVar[tuple[int, int]]  # position and mask of the nal_unit_type in the first byte of a NAL unit
 
     def __init__(self, configuration: bytes) -> None:
         self._sets = ParameterSets()
@@ -65,11 +65,11 @@ class NalScanner:
         self._inner_start_codes = False
         self._damaged: set[int] = set()
         self._slices = SliceRows()
-        self._in_force: list[InForce] = []  # the parameter sets in force before each packet
+        self._in_force: list[InForce] = []  # the current parameter sets before each packet
         self._carried: dict[int, set[Key]] = {}  # packet → keys of the parameter sets that precede its slices
-        self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = set()  # packets with information as in `Pictures.carries_over`
-        self._replaced: dict[Key, list[int]] = {}  # key → packets that replace a parameter set in force by another one
+        self._changing: set[int] = set()  # packets with new or changed parameter sets
+        self._carried_over: set[int] = set()  # packets with information that `Pictures.carries_over` describes
+        self._replaced: dict[Key, list[int]] = {}  # key → packets with a set that replaces a different one
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
         """Return (`length_size`, parameter sets) of a stream's extradata."""
@@ -91,9 +91,10 @@ class NalScanner:
         return header >> cls.type_bits[0] & cls.type_bits[1]
 
     def reconfigure(self, configuration: bytes) -> None:
-        """Put a new configuration record in force from the next packet on.
+        """Use another configuration record from the next packet on.
 
-        A stream can have several records in sample entries of MP4 files, or in sequence headers of FLV files.
+        A stream in an MP4 file can have a record in each sample entry. A stream in an FLV file can have several
+        sequence headers, each with a record.
 
         Raises:
             BitstreamError: if the record is invalid, or changes the number of bytes of length fields.
@@ -105,10 +106,11 @@ class NalScanner:
             self._on_parameter_set(nal, None)
 
     def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
-        """Put the decoder state of the first packet that is fed in force. This packet is numbered 0.
+        """Store the parameter sets of a decoder state, before the first packet is fed. This packet gets the number 0.
 
         Args:
-            state: the NAL units of the state, in the format of the stream's packets (length-prefixed or Annex B).
+            state: the decoder state for the first packet that is fed, in the format of the stream's packets
+                (length-prefixed or Annex B).
             in_middle: whether the stream has packets before the first packet that is fed.
             consecutive: whether the packets that are fed are consecutive packets of the stream.
 
@@ -121,7 +123,7 @@ class NalScanner:
             self._take(state[start:end])
 
     def _take(self, nal: bytes) -> None:
-        """Put one NAL unit of a decoder state in force."""
+        """Store one NAL unit of a decoder state."""
         self._on_parameter_set(nal, None)
 
     def feed(self, data: bytes) -> None:
@@ -172,10 +174,11 @@ class NalScanner:
     def _pass(
         self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Read the packets in `one_by_one`, bool [n], by `feed`. Only count the other packets.
+        """Call `feed` for the packets that the mask `one_by_one`, bool [n], selects. Only count the other packets.
 
         Returns:
-            int64 [n]: the index in `ParameterSets.epochs` of the parameter sets that are in force at each packet.
+            int64 [n]: the index in `ParameterSets.epochs` of the sets that are current at each packet that is only
+            counted. 0 for the other packets.
         """
         n, at = len(offset), 0
         epoch = np.zeros(n, np.int64)
@@ -205,7 +208,7 @@ class NalScanner:
         return number, spans
 
     def _on_parameter_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
-        """Put a NAL unit in force if it is a parameter set. Ignore other units.
+        """Store a NAL unit if it is a parameter set. Ignore other units.
 
         Args:
             nal: the NAL unit.
@@ -235,20 +238,20 @@ class NalScanner:
             self._note_change(kind, set_id)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Update other parameter sets as decoders of the codec do when the set of this type and ID changes."""
+        """Update the sets that depend on the changed set of this type and ID, as the codec's decoders do."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
         """Return `states` and `state` of `Pictures`.
 
-        The state of a random access point consists of the in-band parameter sets in force, without those that the
-        packet itself carries.
+        The state of a random access point consists of the parameter sets in `ParameterSets.in_force`, except those that
+        the packet itself carries.
 
         Args:
             starts: the packet numbers of the random access points.
             extra: NAL units that are added to every state, except that of packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
-        if extra:  # random access points after the packets that were fed need this state
+        if extra:  # random access points that follow the fed packets need this state
             numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:

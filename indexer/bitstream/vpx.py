@@ -24,15 +24,15 @@ START_CODE = b"\x9d\x01\x2a"
 FIRST_PARTITION_SHIFT = 5  # position of the size of the first partition in the frame tag
 YUV420 = 1  # chroma_format_idc of 4:2:0, the only chroma format of VP8
 
-INTER, SHOWN = 1, 16  # bits of the first byte of a frame tag: not a key frame, and frame that is output
-DAMAGED = 2  # bit that marks a packet without a valid frame; in frame tags it is a bit of the version, which is ignored
+INTER, SHOWN = 1, 16  # bits of a frame tag's first byte: the frame is not a key frame, the frame is output
+DAMAGED = 2  # bit that this module sets for an invalid frame; in files, it belongs to the version, which is ignored
 
 
 def parse_key_frame(data: bytes) -> tuple[int, ...]:
     """Return (width, height, color_space, clamping_type) of a key frame (9.1, 9.2). Raises ValueError.
 
-    color_space and clamping_type are the first two values of the first partition. Each is coded arithmetically, as a
-    boolean of probability 1/2 (7.3).
+    color_space and clamping_type are the first two values of the first partition. Both are coded arithmetically, as
+    booleans of probability 1/2 (7.3).
     """
     if len(data) < KEY_HEADER_BYTES + 2 or data[TAG_BYTES:6] != START_CODE:
         raise ValueError("the key frame has no start code")
@@ -162,8 +162,8 @@ class Vp9Scanner:
         first = np.diff(packet, prepend=-1) != 0
         begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
         start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
-        # Before the first random access point, decoders output nothing up to the first intra frame. Later frames may
-        # refer to missing frames.
+        # Before the first random access point, decoders output nothing up to the first intra frame. Frames after it, up
+        # to the random access point, may refer to missing frames, so they count as damaged.
         orphan = segments(start) < 0
         intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra | begins)
@@ -186,7 +186,7 @@ class FrameHeaders:
         heads: the first `HEAD_BYTES` bytes of each frame, or the whole frame if it is shorter.
 
     Attributes:
-        key: bool [n], whether the frame is a key frame, output or not.
+        key: bool [n], whether the frame is a key frame. Key frames need not be output.
         intra_only: bool [n], whether the frame is an intra-only frame, which is not a key frame.
         shown: bool [n], whether the frame is output.
         damaged: bool [n], whether the header is invalid or incomplete.

@@ -1,7 +1,7 @@
 """Parsing of ISO BMFF boxes (ISO/IEC 14496-12 4.2), and detection of truncated files.
 
-Boxes are parsed from a file or from a byte string in memory. Several container formats store the size of the file or
-of its main element in headers. These headers alone show whether such a file is truncated.
+Boxes are parsed from a file or from a byte string in memory. Files of several container formats have headers with the
+size of the file or of its main element. If the file is shorter, it is truncated. So the headers alone show this.
 """
 
 import collections
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from framedex.storage.reader import Read
 
 MAX_BOXES = 1_000_000  # maximum number of boxes at the top level of a file; each fragment has two of them
-MAX_CHILDREN = 100_000  # maximum number of child boxes; a box with more is an attack, not a video
+MAX_CHILDREN = 100_000  # maximum number of child boxes; a box with more counts as an attack
 SEGMENT_ID = 0x18538067  # element ID of Matroska's Segment (RFC 9559 5.1)
 # Sync byte and packet sizes of MPEG transport streams (ISO/IEC 13818-1). An M2TS packet has 4 more bytes at its front,
 # a DVB-ASI packet 16 more bytes at its end.
@@ -23,7 +23,7 @@ Box = tuple[bytes, int, int]  # four-character type, start and end of the payloa
 
 
 class TruncatedError(ValueError):
-    """The size of a box or element exceeds the file."""
+    """A box or element ends after the end of the file."""
 
 
 class UntrustedTables(ValueError):  # noqa: N818 - the name states the reason for a refusal
@@ -102,7 +102,7 @@ def mp4_ending(read: Read, size: int) -> str | None:
 
 
 def matroska_ending(read: Read, size: int) -> str | None:
-    """Return an error message if the Segment element (RFC 9559 5.1) exceeds the file, or None otherwise.
+    """Return an error message if the Segment element (RFC 9559 5.1) ends after the file, or None otherwise.
 
     A Segment of unknown size, as in live streams, is accepted.
     """
@@ -131,7 +131,7 @@ def _vint_length(first: bytes) -> int:
 
 
 def avi_ending(read: Read, size: int) -> str | None:
-    """Return an error message if the `movi` list of an AVI file exceeds the file, or None otherwise.
+    """Return an error message if the `movi` list of an AVI file ends after the file, or None otherwise.
 
     A list size of 0, or with all bits set, is accepted. Recorders that were interrupted leave such sizes.
     """

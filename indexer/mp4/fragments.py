@@ -1,4 +1,4 @@
-"""Samples of fragmented MP4 files, which `moof` boxes list (ISO/IEC 14496-12 8.8).
+"""Samples that the `moof` boxes of fragmented MP4 files list (ISO/IEC 14496-12 8.8).
 
 The samples equal those that libavformat reads. All functions here are pure functions of bytes.
 """
@@ -14,19 +14,20 @@ from framedex.indexer.mp4.boxes import Box, UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import MAX_TIME, Layout, Samples, Track, TrackDefaults
 
 MAX_SAMPLE_BYTES = 0x3FFFFFFF  # largest sample size that libavformat's index can store
-# The number of samples that a file may claim even if its headers and tables have fewer bytes than samples.
+# A file may claim this number of samples even if its headers and tables have fewer bytes. Larger numbers count as an
+# attack if they exceed the number of bytes.
 FREE_SAMPLES = 1 << 20
 BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
 # tfhd flag → field of TrackDefaults that the tfhd box overrides
 OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
-OWN_SIZE, OWN_FLAGS = 0x200, 0x400  # trun flags for a size and for flags of each sample
-NOT_SYNC = 0x01010000  # mask of sample flags: sample_is_non_sync_sample, or sample_depends_on is 1
+OWN_SIZE, OWN_FLAGS = 0x200, 0x400  # trun flags: each row states the size, or the flags, of its sample
+NOT_SYNC = 0x01010000  # bits that no sync sample sets: sample_is_non_sync_sample, and sample_depends_on with value 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The content of one trun box (8.8.8), a run of consecutive samples.
+    """The content of one trun box (8.8.8): a run of consecutive samples, with one row of fields for each sample.
 
     Attributes:
         data: the payload of the moof box that holds the trun box.
@@ -47,21 +48,21 @@ class _Run:
     defaults: TrackDefaults
 
     def rows(self) -> tuple[list[int], NDArray[np.uint32]]:
-        """Return the indices in `SAMPLE_FIELDS` of the fields that the rows state, and values [samples, fields]."""
+        """Return the indices in `SAMPLE_FIELDS` of the fields that rows state, and their values [samples, fields]."""
         chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if self.flags & bit]
         stated = np.frombuffer(self.data, ">u4", self.count * len(chosen), self.start)
         return chosen, stated.reshape(self.count, len(chosen))
 
 
 class _Collector:
-    """A reader of moof boxes in file order. It keeps the runs of one track."""
+    """A reader of moof boxes in file order. It collects the runs of one track."""
 
     def __init__(self, layout: Layout, track: Track) -> None:
         self.layout, self.track = layout, track
         self.runs: list[_Run] = []
         self.run_moofs: list[int] = []
         self.samples = 0
-        self.chains: list[tuple[int, int]] = []  # (first run, decode time of its first sample)
+        self.chains: list[tuple[int, int]] = []  # (index of a chain's first run, decode time of the chain)
 
     def add_moof(self, number: int, start: int, data: bytes) -> None:
         """Add fragment `number`, whose moof box begins at byte `start` of the file and has the payload `data`."""
@@ -128,13 +129,13 @@ class _Collector:
 def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: int | None) -> tuple[Samples, int]:
     """Return the samples of one track in all fragments, and a timestamp shift.
 
-    The shift is that of `Samples.shift_needed` for the first fragment that has samples of the track.
+    The shift is the result of `Samples.shift_needed` for the first fragment that has samples of the track.
 
     Args:
         layout: the boxes of the file.
         track: the track whose samples are returned.
-        start_time: the decode time at the end of the samples in the moov. Fragments before the first tfdt box begin at
-            this time.
+        start_time: the decode time at the end of the samples in the moov. It is the time of the first sample in
+            fragments, unless a tfdt box precedes this sample.
         last_time: the decode time of the last sample in the moov. None if the moov has no samples.
 
     Raises:
@@ -168,7 +169,7 @@ def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: 
         composition=composition,
         duration=duration,
         sync=(table[:, 2] & NOT_SYNC) == 0,
-        hidden=time <= before[run_of],  # samples whose decode time is not after that of the preceding run's last sample
+        hidden=time <= before[run_of],  # True up to the decode time of the preceding run's last sample
         entry=np.array([run.defaults.description - 1 for run in runs], np.int64)[run_of].astype(np.int32),
     )
     return samples, samples.shift_needed(in_first)
@@ -189,7 +190,7 @@ def _add_runs(data: bytes, boxes: Sequence[Box], base: int, defaults: TrackDefau
         if kind != b"trun":
             continue
         if end - at < 8:
-            raise UntrustedTables(f"a trun in the moof at byte {start} has only {end - at} bytes, it needs at least 8")
+            raise UntrustedTables(f"a trun in the moof at byte {start} has only {end - at} bytes, but needs at least 8")
         word, count = struct.unpack_from(">II", data, at)
         flags, rows = word & 0xFFFFFF, at + 8
         head = 4 * (bool(flags & DATA_OFFSET) + bool(flags & FIRST_FLAGS))
@@ -236,7 +237,8 @@ def _decode_times(
 ) -> NDArray[np.int64]:
     """Return the decode times of samples, int64 [samples].
 
-    A chain of runs begins at the time that a tfdt box states. The durations of the samples are added to that time.
+    A chain consists of the runs from one tfdt box up to the next one. The first sample of a chain has the time that the
+    tfdt box states. Each later sample of the chain follows at the end of the preceding one.
     """
     before = np.cumsum(duration) - duration
     starts = np.append(firsts, len(duration))
@@ -262,7 +264,7 @@ def _decode_time(payload: bytes) -> int:
     """Return the baseMediaDecodeTime of a tfdt box (8.8.12)."""
     length = 8 if payload[:1] != b"\0" else 4
     if len(payload) < 4 + length:
-        raise UntrustedTables(f"a tfdt box has only {len(payload)} bytes, it needs {4 + length}")
+        raise UntrustedTables(f"a tfdt box has only {len(payload)} bytes, but needs {4 + length}")
     time = int.from_bytes(payload[4 : 4 + length], "big")
     if time >= MAX_TIME:
         raise UntrustedTables(f"a tfdt box states an implausible decode time, {time}")

@@ -1,12 +1,12 @@
 """Offsets, sizes and timestamps of a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
-No packet is read. The packets equal those that libavformat's demuxer returns. UntrustedTables is raised with the reason
-if they might differ, because tables are malformed or demuxers interpret them in different ways. Only box headers and
-the `moov` and `moof` boxes are read, so the cost depends on the size of these boxes and not on the size of the media.
+The packets equal those that libavformat's demuxer returns. If they might differ, because tables are malformed or
+demuxers interpret them in different ways, UntrustedTables is raised with the reason. Packets are not read, only box
+headers and the `moov` and `moof` boxes. So the cost depends on the size of these boxes, not on the size of the media.
 
 The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the payload of the moov box, the track
-and the number of samples, and return one value per sample. Their cost depends on the entries that a table holds, not on
-the number of entries that its header claims.
+and the number of samples, and return one value per sample. Their cost depends on the number of entries that a table
+really has, not on the number that its header claims.
 """
 
 from dataclasses import dataclass
@@ -52,10 +52,10 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
     """
     names = [name for name in (b"stsz", b"stz2") if name in track.tables]
     if len(names) != 1:
-        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes (stsz, stz2), it needs exactly one")
+        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes (stsz, stz2), exactly one is needed")
     start, end = track.tables[names[0]]
     if end - start < 12:
-        raise UntrustedTables(f"{names[0].decode()} has only {end - start} bytes, it needs at least 12")
+        raise UntrustedTables(f"{names[0].decode()} has only {end - start} bytes, but needs at least 12")
     constant, count = (int.from_bytes(data[at : at + 4], "big") for at in (start + 4, start + 8))
     bits = 32
     if names[0] == b"stz2":
@@ -64,10 +64,12 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
             raise UntrustedTables(f"stz2 states sizes with {bits} bits, only 4, 8 and 16 are allowed")
     if constant:
         if count * constant > size_bytes or count > max(FREE_SAMPLES, len(data)):
-            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes, but the file has {size_bytes}")
+            raise UntrustedTables(
+                f"stsz claims {count} samples of {constant} bytes, but the file has {size_bytes} bytes"
+            )
         return np.full(count, constant, np.int64)
     if (count * bits + 7) // 8 > end - start - 12:
-        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but holds fewer in {end - start} bytes")
+        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but its {end - start} bytes hold fewer")
     if count > MAX_SAMPLES:
         raise UntrustedTables(f"the track has {count} samples, the maximum is {MAX_SAMPLES}")
     if bits == 4:
@@ -93,13 +95,13 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
         if not names and not count:
             return size, np.zeros(0, np.int32)
         raise UntrustedTables(
-            f"a track of {count} samples needs stsc and one box of chunk offsets, it has {len(names)} of stco and co64"
+            f"a track of {count} samples needs stsc and one of stco and co64, but has {len(names)} of these two boxes"
         )
     wide = names[0] == b"co64"
     chunk_offset = entry_table(data, track.tables[names[0]], 1, names[0].decode(), ">u8" if wide else ">u4")[:, 0]
     chunks = len(chunk_offset)
     if chunks and int(chunk_offset.max()) >= MAX_OFFSET:
-        raise UntrustedTables(f"a chunk offset is implausible, {chunk_offset.max()} bytes")
+        raise UntrustedTables(f"a chunk has the implausible offset {chunk_offset.max()}")
     runs = entry_table(data, track.tables[b"stsc"], 3, "stsc").astype(np.int64)
     first, samples, entry = runs[:, 0], runs[:, 1], runs[:, 2]
     if not count and not chunks:
@@ -107,10 +109,12 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
     if not len(runs) or first[0] != 1 or first[-1] > chunks or not (np.diff(first) > 0).all():
         raise UntrustedTables(f"stsc does not list chunks in ascending order from 1 to at most {chunks}")
     if samples.min() < 1 or entry.min() < 1 or entry.max() > 1 << 16:
-        raise UntrustedTables("stsc has chunks without samples, or an invalid number of a sample entry")
+        raise UntrustedTables("stsc has a chunk without samples, or an invalid sample entry number")
     run_chunks = np.diff(first, append=chunks + 1)
     if int((run_chunks * samples).sum()) != count:
-        raise UntrustedTables(f"stsc has {int((run_chunks * samples).sum())} samples, the table of sizes has {count}")
+        raise UntrustedTables(
+            f"stsc has {int((run_chunks * samples).sum())} samples, but the table of sizes has {count}"
+        )
     chunk_samples = np.repeat(samples, run_chunks)
     before = np.cumsum(size) - size
     chunk_first = np.cumsum(chunk_samples) - chunk_samples
@@ -119,7 +123,7 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
 
 
 def _expand(counts: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return each value as often as `counts` states, as one column that is cut off after `count` rows."""
+    """Repeat each value as often as `counts` states, and return the first `count` elements."""
     ends = np.minimum(np.cumsum(counts), count)
     return np.repeat(values, np.diff(ends, prepend=0))
 
@@ -168,7 +172,8 @@ def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     """Return which samples are sync samples, bool [samples].
 
-    They are listed in the stss box (8.6.2), in QuickTime's stps box, and in sample groups of type `rap ` (10.4).
+    Sync samples are listed in the stss box (8.6.2), in QuickTime's stps box, and in sample groups of type `rap `
+    (10.4). Without a stss box, all samples are sync samples.
     """
     if b"stss" not in track.tables:
         return np.ones(count, np.bool_)
@@ -197,8 +202,8 @@ MAX_HEADER_BYTES = 1 << 30  # maximum total size of moov and moof boxes, which a
 VIDEO = b"vide"  # handler type of video tracks
 # Boxes that belong inside moov or moof boxes. Demuxers also read them where they are misplaced.
 INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}
-# Codecs whose parsers in libavformat drop samples without data. libavformat has no parser for the codecs in PASSED_ON,
-# so their samples without data become empty packets.
+# Codecs for which libavformat's parsers drop samples without data. For the codecs in PASSED_ON, libavformat has no
+# parser, so it returns samples without data as empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
@@ -211,7 +216,8 @@ class SampleTable:
         track: the track.
         entries: the sample entries of the track.
         samples: the packets. `samples.time` is the DTS that the tables state, after the edit list is applied.
-            libavformat may give another DTS or none. If `sync_stated` is false, `samples.sync` is True everywhere.
+            The DTS that libavformat returns may differ or be missing. If `sync_stated` is false, `samples.sync` is True
+            everywhere.
         pts: int64 [packets], presentation timestamps after the edit list is applied.
         sync_stated: whether the file has a stss box, a stps box or fragments.
     """
@@ -241,7 +247,8 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, layout.size_bytes)
     _check_durations(columns)
-    # libavformat subtracts this from decode times for negative composition offsets. It ignores the last two runs.
+    # libavformat subtracts this shift from decode times if composition offsets are negative. It ignores the last two
+    # runs of the ctts box.
     shift = -int(_composition_runs(movie.data, track)[:-2, 1].min(initial=0))
     if len(columns.time) and track.edits:
         if track.rewrites:
@@ -256,7 +263,7 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     _drop_empty(columns, entries.codec_tag)
     if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
         raise UntrustedTables(
-            f"a sample refers to sample entry {columns.entry.max() + 1}, there are {len(entries.configurations)}"
+            f"a sample refers to sample entry {columns.entry.max() + 1}, but there are {len(entries.configurations)}"
         )
     pts = columns.time + shift
     return SampleTable(
@@ -278,7 +285,7 @@ def read_samples(layout: Layout, track: Track) -> Samples:
     columns = _moov_samples(layout.movie.data, track, layout.size_bytes)
     if layout.moofs:
         if len(columns.time) and track.rewrites and track.edits:
-            raise UntrustedTables("demuxers apply the edit list to the samples in moov, and fragments follow them")
+            raise UntrustedTables("demuxers apply the edit list to samples in moov, but not to those in fragments")
         offset = time_offset(track)
         columns.time = columns.time - offset
         columns, _ = _with_fragments(columns, layout, track, 0)
@@ -327,7 +334,7 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
 
 
 def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
-    """Return the samples that the moov box lists, without applying the edit list."""
+    """Return the samples that the moov box lists. The edit list is not applied."""
     size = sample_sizes(data, track, size_bytes)
     count = len(size)
     offset, entry = sample_offsets(data, track, size)
@@ -345,7 +352,7 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
 
 
 def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) -> tuple[Samples, int]:
-    """Return the samples of the moov followed by those of all fragments, and the shift from DTS to PTS."""
+    """Return the samples of the moov and of all fragments, and the number of time units to add to PTS."""
     listed, total = len(columns.time), 0
     if b"stts" in track.tables:
         counts, steps = entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
@@ -390,7 +397,7 @@ def _check_media(columns: Samples, layout: Layout) -> None:
 def _check_durations(columns: Samples) -> None:
     if not columns.duration[:-1].all():
         raise UntrustedTables(
-            "samples have a duration of 0, so demuxers compute other timestamps than the tables state"
+            "a sample has a duration of 0, so demuxers compute other timestamps than the tables state"
         )
 
 

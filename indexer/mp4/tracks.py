@@ -3,10 +3,11 @@
 All functions are pure functions of bytes and numpy columns. UntrustedTables is raised for boxes that demuxers might
 interpret in different ways, such as duplicate boxes, misplaced boxes, and boxes that refer to data in other files.
 
-Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat starts at the last sync
-sample that is presented no later than the edit begins, and ends one or two sync samples after the edit. It marks
-samples that are presented outside the edit as discarded. It shifts all timestamps, so that the first presented picture
-is at the end of the empty edits. Only one edit of a list may present media. Empty edits may precede it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat returns a range of samples:
+from the last sync sample that is presented at or before the beginning of the edit, to the first or second sync sample
+after the edit. Samples that are presented outside the edit are marked as discarded. All timestamps are shifted, so that
+the first presented picture has the time at which the empty edits end. Only one edit of a list may present media. Empty
+edits may precede it.
 """
 
 import math
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from framedex.indexer.mp4.boxes import Span, UntrustedTables, child_boxes
 
-# Maps from a box type to the type of its only valid parent. NESTED has boxes of boxes, PARENTS has boxes of fields.
+# Maps from a box type to the type of its only valid parent. The boxes in NESTED contain other boxes, the boxes in
+# PARENTS contain fields.
 NESTED = {b"edts": b"trak", b"mdia": b"trak", b"minf": b"mdia", b"dinf": b"minf", b"stbl": b"minf"}
 PARENTS = {b"tkhd": b"trak", b"elst": b"edts", b"mdhd": b"mdia", b"dref": b"dinf"} | dict.fromkeys(
     (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64"), b"stbl"
@@ -39,8 +41,9 @@ class Edit:
     """One entry of an edit list (8.6.6).
 
     Attributes:
-        duration: the duration of the edit, in movie time units.
-        media_time: the time in the media at which the edit begins, in media time units. -1 means an empty edit.
+        duration: the duration of the edit, in the time units of the movie.
+        media_time: the time in the media at which the edit begins, in the time units of the track. -1 means an empty
+            edit, which presents nothing.
     """
 
     duration: int
@@ -65,10 +68,13 @@ class Track:
     """The content of one `trak` box: its headers, and the positions of its sample tables in the payload of the moov.
 
     Attributes:
+        handler: the handler type, such as `vide`.
+        timescale: the number of the track's time units per second.
         duration: the duration of the media, in the time units of the track.
+        movie_timescale: the number of the movie's time units per second, which edits use.
         rotation_degrees: the counterclockwise rotation, -180 … 180, as a frame's display matrix states it.
-        rewrites: whether demuxers drop and discard samples according to the edit list. If false, as in fragmented
-            movies, the edit list only shifts all timestamps.
+        rewrites: whether demuxers drop samples, or mark them as discarded, according to the edit list. If false, as in
+            fragmented movies, demuxers only shift all timestamps.
     """
 
     track_id: int
@@ -85,7 +91,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movie:
-    """The content of a `moov` box: its payload, the tracks by track ID, and the defaults of fragments by track ID."""
+    """The content of a `moov` box: its payload, and the tracks and the defaults of fragments by track ID."""
 
     data: bytes
     tracks: dict[int, Track]
@@ -215,7 +221,7 @@ def entry_table(data: bytes, span: Span, columns: int, name: str, dtype: str = "
     (count,) = _unpack(">I", data[start:end], 4, name)
     width = np.dtype(dtype).itemsize * columns
     if count * width > end - start - 8:
-        raise UntrustedTables(f"{name} claims {count} entries, but holds fewer in {end - start} bytes")
+        raise UntrustedTables(f"{name} claims {count} entries, but its {end - start} bytes hold fewer")
     return np.frombuffer(data, dtype, count * columns, start + 8).reshape(count, columns)
 
 
@@ -240,7 +246,7 @@ def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
     if tag in (b"encv", b"drmi"):
         raise UntrustedTables("the track is encrypted")
     if tag in REPARSED:
-        raise UntrustedTables(f"a sample of {tag.decode('latin-1')!r} need not be exactly one picture")
+        raise UntrustedTables(f"a sample of codec {tag.decode('latin-1')!r} need not be one whole picture")
     references = {struct.unpack_from(">H", movie.data, s + 6)[0] for _, s, e in entries if e - s >= 8}
     check_data_references(movie.data, track, references)
     width, height = _unpack(">HH", movie.data[slice(*entries[0][1:])], 24, "stsd")
@@ -345,7 +351,7 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
 
 
 def _rotation(track: Matrix, movie: Matrix) -> int:
-    """Return the counterclockwise rotation in degrees of the product of two transformation matrices (6.2.2).
+    """Return the counterclockwise rotation, in degrees, of the product of two transformation matrices (6.2.2).
 
     It is 0 if the product is degenerate.
     """
@@ -405,7 +411,7 @@ def _decoder_specific(payload: bytes) -> bytes:
             at += 3
         elif tag == 4:
             if payload[at : at + 1] != bytes([MPEG4_VISUAL]):
-                raise UntrustedTables("a sample of this elementary stream need not be exactly one picture")
+                raise UntrustedTables("a sample of this elementary stream need not be one whole picture")
             at += 13
         elif tag == 5:
             return payload[at : at + length]
@@ -423,13 +429,14 @@ def time_offset(track: Track) -> int:
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):
         raise UntrustedTables(
-            f"the edit list of a fragmented movie has {len(track.edits)} entries, several present media"
+            f"the edit list of a fragmented movie has {len(track.edits)} entries; "
+            "at most one empty entry and one other entry are allowed"
         )
     return (edits[0].media_time if edits else 0) - empty
 
 
 def rescale(duration: int, track: Track) -> int:
-    """Convert a duration from movie time units to the track's time units, rounding half up."""
+    """Convert a duration from the time units of the movie to those of the track, rounding half up."""
     scaled = (duration * track.timescale + track.movie_timescale // 2) // track.movie_timescale
     if scaled >= MAX_TIME:
         raise UntrustedTables(f"an edit has an implausible duration, {duration} units of 1/{track.movie_timescale} s")
@@ -449,7 +456,7 @@ def apply_edits(track: Track, samples: Samples) -> None:
     shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
     if shown != [len(track.edits) - 1]:
         raise UntrustedTables(
-            f"the last edit and no other one has to present media; of {len(track.edits)} edits, {len(shown)} do"
+            f"the last edit, and only this one, has to present media; of {len(track.edits)} edits, {len(shown)} do"
         )
     *before, edit = track.edits
     empty = sum(rescale(each.duration, track) for each in before)
@@ -464,7 +471,8 @@ def apply_edits(track: Track, samples: Samples) -> None:
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    # With composition offsets, one more sync sample is kept, because pictures after it may be presented before it.
+    # With composition offsets, one more sync sample is kept, because pictures that follow a sync sample may be
+    # presented before it.
     spare = 0 if composition is None else 1
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]
@@ -486,14 +494,15 @@ def _first_sample(
 ) -> int:
     """Return the index of the sample at which decoding starts.
 
-    This is the last sync sample that is presented no later than the edit begins. If there is none, it is sample 0, or
-    without composition offsets the last sample decoded no later than the edit begins.
+    This is the last sync sample that is presented at or before the beginning of the edit. If there is none, the result
+    depends on composition offsets. With them, it is sample 0. Without them, it is the last sample that is decoded at or
+    before the beginning of the edit.
 
     Args:
         media_time: the media time at which the edit begins.
         time: int64 [samples], decode times.
         shown_at: int64 [samples], presentation times.
-        sync: bool [samples], sync samples.
+        sync: bool [samples], whether the sample is a sync sample.
         composed: whether the track has composition offsets.
     """
     before = int(np.searchsorted(time, media_time, side="right"))

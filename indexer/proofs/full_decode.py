@@ -2,9 +2,10 @@
 
 A full decode shows which packets do not decode as the index expects. For codecs whose packets framedex does not parse,
 three properties are guessed from the decoded pictures. A picture of type I may be a random access point. A picture of
-type B may be one that other pictures do not need. A picture that is output before the preceding random access point may
-need the previous GOP. The guesses are then tested: runs of packets that rely on them have to give the same pictures as
-the full decode. If pictures differ, clips will leave out fewer packets, or begin to decode further back.
+type B may be droppable, which means that other pictures do not need it. A picture that is output before the preceding
+random access point may need the previous GOP. The guesses are then tested by decoding runs. A run is a random access
+point and later packets that are decoded in one session, as in a clip. If pictures of runs differ from those of the full
+decode, the guesses are changed, so that clips leave out fewer packets or begin to decode further back.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ class Decoded:
 
     Attributes:
         order: the numbers of the packets, in the order in which their pictures were output.
-        prints: the `picture_print` of each packet's picture. None for packets without a picture.
-        md5: the 16 bytes of the `picture_md5` of each packet's picture. None for packets without a picture, and if
-            pictures were not hashed.
-        kind: int8 [n], the type of the picture (`av.video.frame.PictureType`), 0 without a picture.
-        key: bool [n], whether the decoder marks the picture as a key frame.
+        prints: the fingerprint (`containers.picture_print`) of each packet's picture. None for packets without a
+            picture.
+        md5: the MD5 (`containers.picture_md5`) of each packet's picture, 16 bytes. None for packets without a picture.
+            If pictures were not hashed, all elements are None.
+        kind: int8 [n], the type of the packet's picture (`av.video.frame.PictureType`), 0 for packets without a
+            picture.
+        key: bool [n], whether the decoder marks the packet's picture as a key frame.
         flagged: bool [n], whether the container marks the packet as a key frame.
-        failed: bool [n], whether the decoder rejects the packet, or marks the picture as corrupt.
-        formats: (pixel format, width, height) of all pictures.
-        colours: (colour range, matrix) of all pictures, as FFmpeg's numbers.
+        failed: bool [n], whether the decoder rejects the packet, or marks its picture as corrupt.
+        formats: the different (pixel format, width, height) of pictures.
+        colours: the different (colour range, matrix) of pictures, as FFmpeg's numbers.
         interlaced: whether some picture is interlaced.
         rotation: the counterclockwise rotation of the first picture in degrees. None if no picture was output.
         unnumbered: the number of pictures that cannot be assigned to a packet, because their timestamp is not a packet
@@ -74,7 +77,7 @@ class Decoded:
 
 
 class _Output(NamedTuple):
-    """The properties of a packet's picture, with the meaning that they have in `Decoded`."""
+    """The properties of one packet's picture. `Decoded` describes them; `fingerprint` is an element of `prints`."""
 
     fingerprint: int | None = None
     md5: bytes | None = None
@@ -109,7 +112,7 @@ class FullDecoder:
         self._failed.append(False)
         if packet.is_discard and not packet.has_sidedata("new_extradata"):
             # An edit list hides the packet. A copy without the discard flag is decoded, so that the decoder outputs the
-            # picture. It is checked because other pictures need it, and it may be corrupt.
+            # picture. This is needed because other pictures may refer to it, so a corrupt picture has to be noticed.
             kept = containers.packet_with(bytes(packet))
             kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
             packet = kept
@@ -202,11 +205,11 @@ def decode_all(file: containers.ProbedFile, stream_index: int, packets: int, *, 
 
 
 def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
-    """Return bool [packets]: whether the decoder drops the picture, because a sequence ends before it is output.
+    """Return bool [packets]: whether the packet's picture is dropped, because a sequence ended before it was output.
 
-    At each random access point in `pictures.forgets`, the decoder drops the last pictures of the preceding sequence in
-    output order. The number of dropped pictures depends on how many pictures the decoder holds back, so only decoding
-    shows it.
+    At each random access point that `pictures.forgets` marks, the decoder drops pictures that it has not output yet.
+    These are the last pictures of the preceding sequence in output order. Their number depends on the number of
+    pictures that the decoder holds back, so only a decode shows it.
     """
     came, dropped = decoded.came, np.zeros(len(pictures.start), np.bool_)
     for begin in np.flatnonzero(pictures.forgets).tolist():
@@ -237,15 +240,16 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     turned = np.flatnonzero(np.diff(rank[order]) < 0)
     if len(turned):
         raise picture_facts.BitstreamError(
-            "output_order", f"decoding gives packet {order[turned[0] + 1]} later than the index expects"
+            "output_order", f"the decoder outputs packet {order[turned[0] + 1]} later than the index expects"
         )
     return damaged
 
 
 def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the packets of all presented frames from the first one whose picture is missing or out of order.
+    """Return the first presented frame whose picture is missing or out of order, and all frames after it.
 
-    If the container has no timestamps, players give these frames other numbers and times than the index does.
+    If the container has no timestamps, players assign other numbers and times to these frames than the index. The
+    frames are given by their packets, in the order of `expected`.
 
     Args:
         decoded: the result of `decode_all`.
@@ -259,18 +263,18 @@ def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDA
 
 
 DROPPABLE = (int(PictureType.B), int(PictureType.BI))  # types of pictures that other pictures may not need
-# Expression whose group is the byte with picture_structure in the picture coding extension of MPEG-2 (ISO/IEC 13818-2
-# 6.2.3.1).
+# Finds the picture coding extension of MPEG-2 (ISO/IEC 13818-2 6.2.3.1). The group is the byte that contains
+# picture_structure.
 STRUCTURE = re.compile(rb"\x00\x00\x01\xb5[\x80-\x8f].(.)", re.DOTALL)
-FRAME = 3  # picture_structure of a frame; other values mean a field
+FRAME = 3  # value of picture_structure for a frame; the other values mean a field
 PICTURE = b"\0\0\1\0"  # start code of a picture
-HEADER_BYTES = 8192  # number of bytes of a packet that are searched for the first picture header, after any user data
+HEADER_BYTES = 8192  # number of a packet's first bytes that are searched for a picture header; user data may precede it
 
 
 # Headers that FFmpeg's decoders keep for later pictures. For MPEG-1 and MPEG-2, these are sequence headers and their
 # extensions, quantiser matrices, and the user data of the encoder TMPGEnc. For MPEG-4, these are headers of objects,
-# layers and groups, and user data. If droppable pictures contain such headers, a picture may depend on which droppable
-# pictures are left out. Trials of a few choices then do not show the pictures of other choices.
+# layers and groups, and user data. If droppable pictures contain such headers, later pictures may change when a clip
+# leaves out droppable pictures. The change depends on the pictures that are left out, so trials cannot cover all cases.
 LASTING_HEADERS = {
     "mpeg1video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb2\x00TMPGEXS)"),
     "mpeg2video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb5[\x10-\x3f]|\xb2\x00TMPGEXS)"),
@@ -290,7 +294,7 @@ def fields_in(codec: str, data: bytes) -> int:
 
 
 def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bool] = ()) -> picture_facts.Pictures:
-    """Guess the properties of packets from the pictures of a full decode. Packet 0 always is a random access point.
+    """Guess the properties of packets from the pictures of a full decode. Packet 0 counts as a random access point.
 
     Args:
         decoded: the result of a full decode of n packets.
@@ -305,8 +309,8 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
             "several_pictures", f"{decoded.unnumbered} pictures cannot be assigned to a packet"
         )
     came, place = decoded.came, decoded.place
-    # Decoders of some codecs mark no picture as a key frame, and some report no picture types. The first of these
-    # columns that has some True value is used.
+    # Decoders of some codecs mark no picture as a key frame, and some report no picture types. So the first of these
+    # columns that is not False everywhere is used.
     stated = decoded.key, decoded.kind == int(PictureType.I), decoded.flagged
     started = came & next((column for column in stated if column.any()), stated[0])
     started[0] = True
@@ -337,11 +341,11 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
 
 
 def from_packet_0(pictures: picture_facts.Pictures) -> picture_facts.Pictures:
-    """Return the properties of pictures with packet 0 as the only random access point, if there are B pictures.
+    """Make packet 0 the only random access point of a stream that has B pictures.
 
-    Without B pictures, the properties are returned unchanged. FFmpeg's decoder of interlaced MPEG-4 takes a temporal
-    distance from the first B picture that it decodes, and uses it for all later B pictures. So its pictures depend on
-    where decoding starts.
+    This is needed for interlaced MPEG-4. FFmpeg's decoder computes a temporal distance at the first B picture that it
+    decodes, and uses this distance for all later B pictures. So the decoded pictures depend on where decoding starts.
+    If the stream has no B pictures, the properties are returned unchanged.
     """
     if not pictures.non_reference.any():
         return pictures
@@ -356,10 +360,11 @@ class Trials:
     Attributes:
         hidden: bool [n], whether an edit list hides the packet's picture.
         resets: bool [n], whether the packet is a random access point across which no decoder session may run.
-        differing: a function from (flags, random access points) to (bool [n], bool). It decodes the runs that the flags
-            imply from these random access points, or from all if None. It returns which frames differ from those of the
-            full decode. It also returns whether frames after the next random access point differ in runs that continue
-            across that point.
+        differing: a function that decodes runs. Its arguments are the flags of packets, which determine the packets
+            that runs leave out, and the random access points at which the runs begin. If the second argument is None,
+            runs begin at all random access points. The first result, bool [n], is whether the packet's frame differs
+            from that of the full decode. Some runs continue across the next random access point. The second result is
+            whether frames after that point differ in such runs.
     """
 
     hidden: NDArray[np.bool_]
@@ -367,24 +372,24 @@ class Trials:
     differing: Callable[[Flags, Numbers | None], tuple[NDArray[np.bool_], bool]]
 
     def flags(self, pictures: picture_facts.Pictures) -> Flags:
-        """Return the flags of packets, int32 [n], that follow from the properties of pictures."""
+        """Return the flags of packets (`packet_flags`), int32 [n], for these properties of pictures."""
         return packet_flags(pictures, self.hidden, self.resets)
 
     def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
-        """Return the random access points from which some frames are decoded, int64 [frames].
+        """Return the random access point from which each of some frames is decoded, int64 [frames].
 
         Args:
             pictures: the properties of the n packets.
-            frames: bool [n], whether the packet is one of these frames.
+            frames: bool [n], whether the packet holds one of these frames.
         """
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
     def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
-        """Return bool [n]: whether the frame differs from the full decode when decoded from one of some starts.
+        """Return bool [n]: whether the packet's frame, decoded in a run from `starts`, differs from the full decode.
 
         Args:
             pictures: the properties of the n packets.
-            starts: int64, the random access points whose frames are decoded.
+            starts: int64, the random access points at which runs begin.
         """
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
@@ -392,20 +397,20 @@ class Trials:
 def proven_pictures(
     pictures: picture_facts.Pictures, trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Correct guessed properties of pictures until runs give the pictures of the full decode.
+    """Correct guessed properties of pictures if runs do not decode to the pictures of the full decode.
 
     Args:
         pictures: the result of `shown_pictures`.
         trials: the trials of the stream.
 
     Returns:
-        The corrected properties, and bool [n]: the frames that still differ from the full decode.
+        The corrected properties, and bool [n]: whether the packet's frame still differs from the full decode.
     """
     wrong, is_crossed_wrong = trials.differing(trials.flags(pictures), None)
     if wrong.any():
         if pictures.non_reference.any():
-            # From now on, all packets of the stream count as needed, because trials of other GOPs may have passed by
-            # chance.
+            # From now on, no packet counts as droppable. This also holds for GOPs without differences, because they may
+            # have passed the trials by chance.
             pictures = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
             wrong = trials.differing(trials.flags(pictures), None)[0]
         pictures, wrong = with_fewer_starts(pictures, wrong, trials)
@@ -417,15 +422,15 @@ def proven_pictures(
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Remove random access points that give wrong frames, if decoding from the preceding one gives the right frames.
+    """Remove random access points whose frames are right only if decoded from the preceding random access point.
 
     Args:
         pictures: the properties of n packets.
-        wrong: bool [n], the frames that differ from the full decode.
+        wrong: bool [n], whether the packet's frame differs from the full decode.
         trials: the trials of the stream.
 
     Returns:
-        The properties with fewer random access points, and bool [n]: the frames that still differ.
+        The properties with fewer random access points, and bool [n]: whether the packet's frame still differs.
     """
     begins = np.unique(trials.begins(pictures, wrong))
     starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
@@ -452,15 +457,16 @@ def _without_crossings(
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Make all runs end before the next random access point.
 
-    Leading pictures need longer runs, so open random access points are removed.
+    The run of a leading picture crosses a random access point. So open random access points are removed, because only
+    they are followed by leading pictures.
 
     Args:
         pictures: the properties of n packets.
-        wrong: bool [n], the frames that differ from the full decode.
+        wrong: bool [n], whether the packet's frame differs from the full decode.
         trials: the trials of the stream.
 
     Returns:
-        The changed properties, and bool [n]: the frames that then differ.
+        The changed properties, and bool [n]: whether the packet's frame then differs.
     """
     opened = np.flatnonzero(pictures.start == picture_facts.OPEN_START)
     opened = opened[opened > 0]

@@ -1,13 +1,13 @@
-"""Proofs: decodes of runs as clips decode them, whose pictures are compared with expected pictures.
+"""Proofs: runs are decoded as in clips, and their pictures are compared with expected pictures.
 
 A run is a random access point and later packets, decoded in one decoder session. Expected pictures come from a full
 decode of the medium. If a medium is not decoded in full, some frames are drawn at random, and their expected pictures
 come from a decode that begins further back.
 
 Clips begin at any random access point, end at any frame, and leave out packets that none of their frames needs. The
-packets of a clip depend on its frames, so not every choice of packets can be tried. Instead, runs of a few shapes are
-decoded. Together, these runs decode every packet, and leave out every packet that clips may leave out. A `Shape` is a
-set of runs that are decoded at the same time. Some pictures are droppable, because no other picture needs them.
+packets of a clip depend on its frames, so not every choice of packets can be tried. Instead, a few sets of runs are
+decoded. Such a set is called a shape (`Shape`). Together, the runs of all shapes decode every packet, and leave out
+every packet that clips may leave out. A picture that no other picture needs is called droppable. The shapes are:
 
 - `halves`: two shapes with runs from each random access point. Both decode all pictures that are not droppable. Each
   decodes one half of the droppable pictures. If no picture is droppable, there is only one shape, which decodes all
@@ -38,22 +38,22 @@ from framedex.indexer.reach import Numbers, Reach, drops_leading
 from framedex.indexer.timeline import Flags, Pts
 from framedex.storage.reader import Read
 
-# One run per 60 packets of a medium, but at least 2 runs, continue across the next random access point for 3 frames.
+# One run per 60 packets of a medium, but at least 2 runs, continue for 3 frames across the next random access point.
 CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
-SEED = 22  # seed of random choices, which are therefore the same each time
+SEED = 22  # seed of random choices, so that each proof of a medium makes the same choices
 NONE: Numbers = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A set of runs that are decoded at the same time, as rows of (packet, run) in the order of the packets.
+    """A set of runs that are decoded at the same time. Each row is a packet that the decoder of a run is given.
 
     Attributes:
-        packet: int64 [rows], the number of a packet that a decoder is given, ascending. Runs may share packets.
-        run: int64 [rows], the number of the run whose decoder is given the packet.
+        packet: int64 [rows], the number of the packet, ascending. A packet of several runs has several rows.
+        run: int64 [rows], the number of the run.
         wanted: bool [rows], whether the picture of the packet has to equal the expected picture.
-        over: bool [rows], whether the packet is wanted, and its run has continued across a random access point to it.
-        whole: bool [rows], whether the packet completes a picture. The first of two fields does not.
+        over: bool [rows], whether the packet is wanted, and the run crosses a random access point before it.
+        whole: bool [rows], whether the packet completes a picture. It is false for the first of two fields.
         last: bool [rows], whether the packet is the last one of its run.
     """
 
@@ -69,7 +69,7 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
     """Return the shapes `halves` and `single`, which prove all presented frames except damaged ones.
 
     Args:
-        flags: int32 [packets], the flags of all packets.
+        flags: int32 [packets], the flags of all packets (`timeline.packet_flags`).
         drop_leading: the result of `reach.drops_leading`.
         starts: int64, the random access points whose frames are proven. If None, all frames are proven.
     """
@@ -87,9 +87,9 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
     Only runs of the first shape continue across a random access point.
 
     Args:
-        flags: int32 [packets], the flags of all packets.
-        starts: int64, the random access points whose frames are proven. All their runs in the first shape continue
-            where possible. If None, all frames are proven, and some runs continue.
+        flags: int32 [packets], the flags of all packets (`timeline.packet_flags`).
+        starts: int64, the random access points whose frames are proven. All runs of the first shape then continue where
+            possible. If None, all frames are proven, and only some runs continue (CROSSING_SHARE).
     """
     reach = Reach(flags, drop_leading=False)
     frames = _sound_frames(reach, flags, timeline.shown_packets(flags), starts)
@@ -106,10 +106,11 @@ def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers |
     """Return the frames that are not damaged and can be decoded from a random access point.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium, made from the same flags.
         flags: int32 [packets], the flags of packets.
         frames: int64, the packets of the frames.
-        starts: int64, the random access points whose frames are returned. If None, frames of all are returned.
+        starts: int64, the random access points whose frames are returned. If None, the frames of all random access
+            points are returned.
     """
     sound: Numbers = frames[(flags[frames] & timeline.DAMAGED) == 0]
     sound = sound[reach.is_reachable(sound)]
@@ -120,15 +121,15 @@ def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
     """Return the frames of the shapes `halves`: one set of frames, or two if some frames are droppable."""
     droppable = (flags[frames] & timeline.NON_REFERENCE) != 0
     leading = (flags[frames] & timeline.LEADING) != 0
-    # Droppable pictures are in the two halves alternately. All droppable leading pictures are in the same half, because
-    # the GOP before them has to be decoded once more for them.
+    # Droppable pictures are assigned to the two halves alternately. Droppable leading pictures are all in the first
+    # half, so that only the first half has to decode their preceding GOP again.
     half = np.where(leading, 0, np.cumsum(droppable & ~leading) % 2)
     halves = [frames[~droppable | (half == number)] for number in (0, 1)[: 1 + droppable.any()]]
     return [half for half in halves if len(half)]
 
 
 def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
-    """Return the frames of the shape `bare`: frames that are not droppable, and the last frame from each start."""
+    """Return the frames of the shape `bare`: frames that are not droppable, and the last frame of each run."""
     is_last = np.zeros(len(frames), np.bool_)
     by_start = np.lexsort((frames, reach.begins(frames)))
     is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
@@ -140,7 +141,7 @@ def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple
     """Choose the frames that are decoded by runs that continue across a random access point.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium, made from the same flags.
         frames: int64, the packets of the frames that are proven.
         count: the number of runs that continue across a random access point. At least MIN_CROSSINGS runs do.
         flags: int32 [packets], the flags of packets.
@@ -205,17 +206,17 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     """Return the shape with one run from each random access point to all targets that are decoded from it.
 
     Args:
-        reach: the random access points and needed packets of the medium.
+        reach: the `Reach` of the medium.
         targets: int64 [targets], the wanted packets, ascending.
-        behind: int64 [behind], packets that are also decoded by the run that begins one random access point earlier.
-        begins_of_behind: int64 [behind], the random access point at which that run begins.
+        behind: int64 [behind], wanted packets that follow a random access point which their run crosses.
+        begins_of_behind: int64 [behind], the random access point at which the run of each packet in `behind` begins.
     """
     own_begins = reach.begins(targets)
     begins = np.append(own_begins, begins_of_behind)
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs that begin at every second random access point do not overlap
+    for number in (0, 1):  # runs from every second random access point do not overlap, as `needed` requires
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -233,24 +234,24 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     return _shape_by_packet(packet, run, wanted, over, reach.continues)
 
 
-# Number of threads of each decoder of the first shape. For damaged streams, some decoders give other pictures with
-# several threads than with one thread.
+# Number of threads of each decoder of the first shape. The decoders of other shapes use one thread, because some
+# decoders output other pictures of damaged streams with several threads.
 THREADS = 2
-# Total size in bytes up to which pictures of the first shape are kept, so that decoders cannot reuse their memory. If a
-# decoder does not write some part of a picture, this part is zero in the kept picture, but has older data in the other
-# decode. The pictures then differ.
+# Maximum total size in bytes of the decoded pictures of the first shape that are kept. Decoders cannot reuse the memory
+# of kept pictures. If a decoder does not write some part of a picture, this part is therefore zero in the first shape.
+# In the decode of the expected pictures, it has data of an older picture. So the pictures differ, and the error is
+# found.
 HELD_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The properties of a stream of n packets that decoders of its runs need.
+    """The properties of a stream of n packets that are needed to decode its runs.
 
     Attributes:
         coded: the codec parameters.
         where: the file of the stream, for error messages.
-        given: the decoder state by the packet number of the random access point. Random access points at which decoders
-            need no state are missing.
+        given: the decoder state by packet number, for each random access point at which a decoder needs one.
         place: int64 [n], the position of the packet's picture in presentation order.
         ordered: whether clips rely on decoders to output pictures in presentation order.
     """
@@ -272,7 +273,7 @@ def stream_of(
     where: str,
     ordered: bool,
 ) -> Stream:
-    """Return the properties of a stream that decoders of its runs need.
+    """Return the properties of a stream that are needed to decode its runs.
 
     Args:
         coded: the codec parameters.
@@ -297,7 +298,7 @@ def prints_of_runs(
 ) -> list[Prints]:
     """Decode the runs of some shapes, and return the `picture_print` of wanted pictures for each shape.
 
-    Pictures that a run does not output are missing in the result.
+    If a run does not output a wanted picture, the result has no entry for it.
 
     Args:
         stream: the stream of the packets.
@@ -329,7 +330,7 @@ def differing(
         shapes: the shapes.
         prints: the result of `prints_of_runs`.
         expected: the `picture_print` of each packet's picture. A picture differs if it is missing in the run, or if its
-            entry here is None.
+            element of `expected` is None.
         over: whether to compare only pictures with `Shape.over`. If false, only the other pictures are compared.
     """
     differs = np.zeros(len(expected), np.bool_)
@@ -364,7 +365,7 @@ class RunsDecoder:
         self._runs: dict[int, _Run] = {}
 
     def feed(self, number: int, data: bytes) -> None:
-        """Give a packet to the runs that need it. Packets that are never fed are missing in their runs."""
+        """Give a packet to the decoders of the runs that need it. Packets that are never fed are left out."""
         while self._next is not None and self._next[0] <= number:
             packet, run, wanted, whole, last = self._next
             self._next = next(self._coming, None)
@@ -438,8 +439,9 @@ class _Run:
     def pass_on(self, data: bytes | None) -> None:
         """Decode the data of a picture, or flush the decoder if `data` is None. Record the wanted pictures.
 
-        An error or a corrupt picture ends the run, as it ends a clip. A picture that is output too late also ends the
-        run. Pictures that were output before it, but follow it in presentation order, are then removed.
+        Unless decoders continue after errors, an error or a corrupt picture ends the run, as it ends a clip. A picture
+        that is output too late also ends the run. In this case, the results for pictures that were output before it,
+        but follow it in presentation order, are removed.
         """
         if self._decoder is None:
             return
@@ -471,9 +473,10 @@ class _Run:
                 self._side.take(number, self._number, picture)
 
 
-MAX_BYTES = 16 << 20  # approximate maximum size of a read of adjacent packets, which limits the memory
-STARTS_BACK = 2  # number of random access points by which the decode from further back begins before that of a clip
-SHORT = 300  # maximum number of packets of a medium whose decode from further back always begins at packet 0
+MAX_BYTES = 16 << 20  # approximate maximum size of a read of adjacent packets, to limit the memory
+# The decode from further back begins this number of random access points before the run of the clip.
+STARTS_BACK = 2
+SHORT = 300  # for a medium of at most this number of packets, the decode from further back begins at packet 0
 
 
 def differing_samples(
@@ -482,16 +485,16 @@ def differing_samples(
     targets: Numbers,
     packets_of: Callable[[Numbers], Iterable[tuple[int, bytes]]],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: whether the packet is a target whose picture in a clip differs or is missing.
+    """Return bool [packets]: whether the packet is a target whose picture in a clip is wrong.
 
-    The picture is compared with that of a decode from further back.
+    The picture is wrong if it is missing, or if it differs from that of a decode that begins further back.
 
     Args:
         stream: the properties of the stream.
-        flags: int32 [packets], the flags of packets. They must be known for all packets that clips of targets need.
+        flags: int32 [packets], the flags of packets. Packets that no clip of the targets needs may have the flags 0.
         targets: int64 [targets], the packets of frames that `drawn` returned, ascending.
-        packets_of: a function from packet numbers to (number, bytes) of packets in decode order. Its result may include
-            other packets.
+        packets_of: a function that returns (number, bytes) of the packets with the given numbers, in decode order. It
+            may return other packets, too.
     """
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
@@ -545,7 +548,7 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
     Return the packets of these frames, ascending. The result for a medium is always the same.
 
     Args:
-        flags: int32 [packets], the flags of packets, 0 for packets that were not read.
+        flags: int32 [packets], the flags of packets (`timeline.packet_flags`), 0 for packets that were not read.
         count: the number of intervals. If there are fewer frames, all frames are returned.
         drop_leading: the result of `reach.drops_leading`.
     """
@@ -555,15 +558,16 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
 
 
 def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> tuple[Shape, Shape]:
-    """Return two shapes with one run for each target: the run of a clip with this frame, and a run from further back.
+    """Return two shapes, each with one run for each target.
 
-    Damaged targets are left out.
+    The runs of the first shape are those of clips. The runs of the second shape begin further back. Damaged targets are
+    left out.
 
     Args:
-        flags: int32 [packets], the flags of packets. They must be known for all packets that clips of targets need.
+        flags: int32 [packets], the flags of packets. Packets that no clip of the targets needs may have the flags 0.
         targets: int64 [targets], the packets of frames, ascending.
-        reorder_depth: the number of pictures that a decoder holds back. Runs from further back decode at least as many
-            packets after a target.
+        reorder_depth: the number of pictures that a decoder holds back. Runs from further back decode at least this
+            number of packets after a target, so that its picture is output.
         drop_leading: the result of `reach.drops_leading`.
     """
     reach = Reach(flags, drop_leading=drop_leading)

@@ -47,7 +47,7 @@ DAMAGED = {
 SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2", "trailing_bytes")
 # Media whose decoder returns pictures in another order than the headers say, and why they are refused at every depth.
 REFUSED = {
-    f"h264_references_reset{when}.{suffix}": "decoding gives packet"
+    f"h264_references_reset{when}.{suffix}": "the decoder outputs packet"
     for when in ("", "_early")
     for suffix in ("mp4", "mkv")
 }

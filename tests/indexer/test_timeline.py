@@ -110,7 +110,7 @@ def test_a_stream_that_states_too_small_a_reorder_depth_is_refused() -> None:
     facts = pictures([0, 3, 1, 2])
     flags = packet_flags(facts, np.zeros(4, np.bool_))
     check_reorder_depth(flags, facts, 1)
-    with pytest.raises(BitstreamError, match="by up to 1 places, but the stream states 0"):
+    with pytest.raises(BitstreamError, match="reorder depth of 0, but its pictures need 1"):
         check_reorder_depth(flags, facts, 0)
 
 
