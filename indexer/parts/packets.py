@@ -76,7 +76,7 @@ def _check_offsets(gap: NDArray[np.int64], size: NDArray[np.int64], name: str, a
     """
     begins = np.cumsum(gap.astype(np.float64) + size) - size
     if len(begins) and not 0 <= begins.min() <= begins.max() <= float(1 << 61):
-        raise at.wrong(name, "packets that begin before their file, or after the end of any file")
+        raise at.wrong(name, "packets that begin before the file does, or at an impossibly large offset")
 
 
 def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> None:
@@ -94,7 +94,7 @@ class Packets:
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
     Attributes:
-        pts: int64 [packets], the timestamps. `NO_PTS` where one is missing.
+        pts: int64 [packets], the timestamps. `NO_PTS` where a timestamp is missing.
         offset: int64 [packets], the offsets in the file. None if packets are not byte ranges of the file.
         size: int64 [packets], in bytes.
         flags: int32 [packets], including the bits of the column `slots`, as in `timeline.packet_flags`. For packets
@@ -120,7 +120,9 @@ class Packets:
     def __post_init__(self) -> None:
         lengths = {len(column) for column in values_of(self).values() if column is not None}
         if len(lengths) != 1:
-            raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
+            raise ValueError(
+                f"all columns of packets must have the same length, but have the lengths {sorted(lengths)}"
+            )
 
 
 def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:

@@ -1,7 +1,8 @@
 """Build or update an index: plan the work, probe media on an engine, and write parts.
 
-Before their media are probed, the contents of tars and Parquet files are listed. The item for such a file is then
-replaced by one item for each of its videos, and one item for all its images.
+The work consists of items (`Item`), at first one for each file or folder of images. Tars and Parquet files are searched
+for media first. Then the item of a tar or a Parquet file is replaced by one item for each of its videos, and one item
+for all of its images.
 """
 
 import contextlib
@@ -297,7 +298,8 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
     for batch in opened_files(items, options):
-        # Such a file is one item in `items`, and its last item in `batch` has `files` above 0. Add the other media.
+        # A tar or Parquet file is one item in `items`, but one or more items in `batch`. All but the last of these have
+        # `files` 0, and are added to the total here.
         total += sum(item.files == 0 and item.task is not None for item in batch)
         calls = Calls(
             function=probe_item,

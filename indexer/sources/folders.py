@@ -58,7 +58,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return the paths that match a glob, sorted. `**` stands for any number of folders (`folders_below`)."""
+    """Return the paths that match a glob, sorted. `**` stands for any number of folders."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -80,7 +80,7 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return the real path of a file if symbolic links lead out of a folder. Return None otherwise.
+    """Return the real path of a file in a folder if symbolic links lead out of the folder. Return None otherwise.
 
     Args:
         path: The absolute path of the file.
@@ -97,7 +97,7 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
 
 
 def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
-    """Return the metadata of all objects at and below a uri, by the folder of the object, then by its name.
+    """Return the metadata of all objects at and below a uri. The keys are the folder, then the name in the folder.
 
     The folders are sorted.
 
