@@ -178,7 +178,7 @@ RULES = (
     show_default=True,
     metavar="N",
     help="Decode N random frames of each video twice: from the random access point that a clip would use, and from an "
-    "earlier one. If a frame differs, decode the whole video, as with --verify.",
+    "earlier random access point. If the two pictures of a frame differ, decode the whole video, as with --verify.",
 )
 @click.option(
     "--retry",
@@ -343,8 +343,8 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
             for some in others
         ]
         echo(
-            f"{counted(count, 'file')} skipped for {'its extension' if count == 1 else 'their extensions'} "
-            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): pass videos among them as sources"
+            f"skipped {counted(count, 'file')} for {'its extension' if count == 1 else 'their extensions'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}); to index videos among them, pass the videos"
         )
 
 

@@ -314,7 +314,7 @@ def check_unchanged(file: ProbedFile) -> None:
         raise MediaError("changing", "the file changed while it was probed")
 
 
-DECODERS = {"av1": "libdav1d"}  # the decoder with the name of the codec needs hardware
+DECODERS = {"av1": "libdav1d"}  # FFmpeg's decoder with the name av1 needs hardware
 # Codecs whose packets must be marked as key frames. Otherwise, FFmpeg draws a PNG on top of the previous picture.
 INTRA_BY_FLAG = frozenset({"png"})
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})

@@ -66,10 +66,10 @@ def index(
             "__key__" (the key of the sample).
         image_fps: The number of images per second, such as 25, 29.97 or "30000/1001", for images whose times are
             neither in a listing nor in a file. Default: 1.
-        verify: Whether to decode every frame twice, in a full decode and from the random access point that a clip would
-            use, to compare the results, and to store the hash of each frame.
-        prove: The number of random frames of each video to decode twice, from the random access point that a clip would
-            use and from an earlier one, and to compare.
+        verify: Whether to check every frame and store its hash. A check decodes the frame twice, in a full decode and
+            from the random access point that a clip would use, and compares the two pictures.
+        prove: The number of random frames of each video to check. A check decodes the frame twice, from the random
+            access point that a clip would use and from an earlier one, and compares the two pictures.
         retry: Whether to probe failed media again even if nothing changed.
         follow_symlinks: Whether to search folders that are symbolic links, and to follow links that lead out of
             the searched folders.
@@ -94,7 +94,7 @@ def index(
     try:
         kinds = sidecars_of(sidecars)
     except ValueError as error:
-        raise SourceError("the argument sidecars has an unknown kind", found=error) from error
+        raise SourceError("the argument sidecars is wrong", found=error) from error
     several = [sources] if isinstance(sources, str | Path) else sources
     with progress_bar("video", shown=progress) as show:
         options = IndexOptions(

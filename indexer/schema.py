@@ -22,8 +22,8 @@ NO_VIDEO = "no_video"
 # The error kind of videos that an earlier version of framedex indexed without a proof, and that need one now. This
 # version requires a proof for all codecs that are not in `SCANNED`.
 UNPROVEN = "unproven"
-# The first version of the format in which the index has a proof for each video whose codec is not in `SCANNED`, and in
-# which the proof counts the frames of such a video.
+# From this version of the format on, each video whose codec is not in `SCANNED` has a proof, and its frames are counted
+# by the proof.
 PROVES = (3, 8)
 # Codecs that cannot be written into tiny files (the files of `--pack clips`, one for each clip). Matroska does not
 # record the memory layout of raw samples, and libavformat writes RealVideo only into RealMedia files.

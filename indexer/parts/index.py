@@ -315,7 +315,7 @@ class Index:
             raise at.wrong("media_id", "no such row", "as many rows as in the same part of videos")
         group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
         # Row groups of several media are kept in memory, because most callers read media one after the other. A row
-        # group of one long medium is not kept.
+        # group with a single, long medium is not kept.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
         with reading(at.file, schema.REMEDY):

@@ -40,7 +40,7 @@ class PartPairs:
 
     Args:
         index: The index directory.
-        numbers: The numbers of the parts to write. If None, the numbers continue those of the existing parts.
+        numbers: The numbers of the parts to write. If None, the first number is the number after the existing parts.
         files_a_part: The number of files per part.
     """
 

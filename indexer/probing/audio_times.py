@@ -80,9 +80,9 @@ def _positions(
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # Another step, which is smaller, is a rounding error. In Matroska, Opus packets have timestamps in whole
-        # milliseconds, but the first packet begins between two milliseconds (CodecDelay, RFC 9559 5.1.4.1.25). MP4
-        # files remuxed from Matroska keep these timestamps.
+        # A step below 0, or between 0 and the tolerance, is a rounding error. In Matroska, Opus packets have timestamps
+        # in whole milliseconds, but the first packet begins between two milliseconds (CodecDelay, RFC 9559 5.1.4.1.25).
+        # MP4 files remuxed from Matroska keep these timestamps.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
@@ -100,7 +100,7 @@ def _positions(
         start[first:end] = _first_position(late[first:end], float(tick))
         if first and start[first] < start[first - 1]:
             raise AudioProblem(
-                f"timestamps turn back by {(start[first - 1] - start[first]) / rate:.4f} s "
+                f"timestamps decrease by {(start[first - 1] - start[first]) / rate:.4f} s "
                 f"at audio packet {numbers[first]}"
             )
         gaps += first > 0
@@ -208,9 +208,9 @@ def presented(
     return begin, kept[last][1] if last in kept else int(sample[last] + samples[last])
 
 
-# The floating-point decoders of codecs for which FFmpeg's decoder with the name of the codec is a fixed-point decoder.
-# FFmpeg's players also decode MP3 with the floating-point decoder, but MP1 and MP2 with the fixed-point decoder. The
-# fixed-point decoder carries rounding errors from sample to sample, so its output depends on where decoding began.
+# The floating-point decoders of some codecs. By the names of these codecs, FFmpeg would select fixed-point decoders,
+# which carry rounding errors from sample to sample, so their output depends on where decoding began. FFmpeg's players
+# use the floating-point decoder for MP3, but the fixed-point decoders for MP1 and MP2.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float", "mp3adu": "mp3adufloat"}
 
 
@@ -275,7 +275,7 @@ def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
             counts.append(_samples(coding, len(counts), decode_packet(context, packet_with(data))))
         late = _samples(coding, len(counts), decode_packet(context, None))
     except av.error.FFmpegError as error:
-        raise AudioProblem(f"audio packet {len(counts)} does not decode: {error.strerror}") from error
+        raise AudioProblem(f"audio packet {len(counts)} cannot be decoded: {error.strerror}") from error
     if late:
         raise AudioProblem(f"the decoder of {coding.codec} outputs {late} samples only after the last packet")
     return counts

@@ -49,7 +49,7 @@ class PayloadFinder:
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, or -1 if this packet or an earlier one was not found.
+        """Return the offset of a packet's payload, or -1 if this or an earlier packet was not found.
 
         Args:
             position: The position that the demuxer states, or None.

@@ -1,4 +1,4 @@
-"""Probe a stream at depth `tables`: from its sample tables and the packet headers of random access points.
+"""Probe a stream at depth `tables`: read its sample tables, and the packet headers of random access points.
 
 The amount of data read does not depend on the bit rate.
 """
@@ -39,8 +39,8 @@ COUNT_MODULUS = 16  # the smallest MaxPicOrderCntLsb that HEVC allows (7.4.3.2.1
 # The differences between the picture order counts of consecutive pictures. Encoders count by 1, or by 2 as if each
 # picture were two fields.
 COUNT_STEPS = (1, 2)
-# The headers of this many non-sync samples are read, namely of the largest ones. If one of them is a random access
-# point, the list of sync samples (the box stss) is incomplete.
+# Besides the sync samples, the headers of this many of the largest other samples are read. If such a sample is a random
+# access point, the list of sync samples (the box stss) is incomplete.
 SUSPECTS = 6
 
 
@@ -126,7 +126,7 @@ def _tabulate_predicted(
             "every packet must be read to find pictures after a recovery point that need earlier pictures"
         )
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
+    seen = len(pictures.start)  # the headers of the first `seen` random access points were read
     flags[sync] |= timeline.CLOSED
     other = timeline.CLOSED | timeline.OPEN
     flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)

@@ -44,7 +44,7 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
 
 
 class IntraScanner:
-    """The scanner of intra codecs (`schema.INTRA`), in which every packet is decoded without other packets."""
+    """The scanner of intra codecs (`schema.INTRA`), in which each packet is decoded independently of the others."""
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
@@ -69,7 +69,7 @@ REORDERING = frozenset({"h264", "hevc"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamProof:
-    """The proof of a stream, which compares frames as clips decode them with frames as a longer decode outputs them.
+    """The proof of a stream, which compares the frames of clips with the same frames of a longer decode.
 
     A clip decodes runs. A run is a random access point and packets after it.
 
@@ -116,7 +116,7 @@ class _StreamProof:
     def differing(
         self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
     ) -> tuple[NDArray[np.bool_], bool]:
-        """Decode runs, and compare their frames with those of the full decode. See `Trials.differing`.
+        """Decode runs, and compare their frames with the frames of the full decode. See `Trials.differing`.
 
         Args:
             pictures: The properties of the pictures, with the decoder states of random access points.

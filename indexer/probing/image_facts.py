@@ -100,7 +100,7 @@ PROBLEMS: dict[str, Callable[[bytes], str | None]] = {
 
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-# The Pillow modes that Pillow's own conversion turns into RGB. Alpha is dropped.
+# The Pillow modes of images that Pillow converts to RGB. Pillow drops alpha.
 AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})
 # Formats with several still pictures in one file. An MPO file is a JPEG followed by further JPEGs, such as the preview,
 # depth map or gain map of a phone's photograph.

@@ -170,8 +170,8 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
 
     Args:
         pictures: The properties of the random access points.
-        inband_sets: Whether, according to the index, packets may carry parameter sets that differ from the
-            configuration record's.
+        inband_sets: Whether, according to the index, packets may carry other parameter sets than the configuration
+            record has.
 
     Raises:
         BitstreamError: The random access points have a feature that, according to the index, the stream does not have.
@@ -328,7 +328,7 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
         reorder_depth: The number of pictures that a decoder holds back.
 
     Returns:
-        int64 [targets], the number of the packet after the last one to read.
+        int64 [targets], the number of the packet after the last packet to read.
     """
     ends = np.full(len(targets), len(pts), np.int64)
     left, width = np.arange(len(targets)), reorder_depth + 16
@@ -444,7 +444,7 @@ class UnreadHeaders:
 
         Args:
             first: The number of a random access point.
-            end: The number of the packet after the last one to read.
+            end: The number of the packet after the last packet to read.
             offset: int64 [packets], the offsets in the file.
             at_first_start: Whether the first packet is the stream's first random access point.
 

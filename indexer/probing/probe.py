@@ -4,7 +4,7 @@ Plain files are probed without libavformat. A file is plain if it is an MP4 whos
 video. This is faster: when libavformat opens a file, it decodes the first pictures, which takes longer than reading all
 sample tables. The result is the same as with libavformat. All other files are opened with libavformat.
 
-If a video is stored inside another file, such as a tar, the offsets of its packets are those in the outer file.
+If a video is stored inside another file, such as a tar, the offsets of its packets are offsets in the outer file.
 """
 
 import struct
@@ -120,8 +120,8 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 
     Args:
         container: An open container.
-        skips: Whether a file without a video stream gets the status `refused`, so that the indexing run counts it as
-            skipped. Otherwise the file gets the status `failed`.
+        skips: If True, a file without a video stream gets the status `refused`, and the run reports the file as
+            skipped. If False, such a file gets the status `failed`.
 
     Raises:
         MediaError: There is no video stream.
@@ -509,5 +509,7 @@ def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation
     except (av.error.FFmpegError, IndexError) as error:
-        raise MediaError("undecodable", f"the first picture does not decode: {containers.reason_of(error)}") from error
-    raise MediaError("undecodable", "no picture decodes from the stream")
+        raise MediaError(
+            "undecodable", f"the first picture cannot be decoded: {containers.reason_of(error)}"
+        ) from error
+    raise MediaError("undecodable", "no picture of the stream can be decoded")

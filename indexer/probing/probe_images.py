@@ -73,7 +73,7 @@ class ImageTask:
 
 
 def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the metadata of each image sequence. Unusable files raise no error, but give a medium with a problem.
+    """Return the metadata of each image sequence. For an unusable file, a medium with a problem is returned.
 
     Args:
         path: The path of the folder, tar or image.
@@ -351,7 +351,7 @@ def _described(
 
 
 def _remarks(names: Sequence[str], images: _Images) -> Problem | None:
-    """Describe damaged images and differences in size or orientation in a usable sequence. Return None without any.
+    """Describe damaged images, different sizes and different orientations in a usable sequence, or return None.
 
     Args:
         names: The names of the images.

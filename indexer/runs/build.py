@@ -46,8 +46,8 @@ def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[
     Raises:
         StorageError: The store denies access.
     """
-    # A batch ends with its 64th tar or Parquet file. `before` has the number of such files that precede each item. This
-    # number determines the batch of the item.
+    # A batch ends with its 64th tar or Parquet file. `before` has, for each item, the number of tars and Parquet files
+    # before the item. This number determines the batch of the item.
     before = itertools.accumulate((is_holder(item) for item in items), initial=0)
     numbered = zip(before, items, strict=False)
     for _, some in itertools.groupby(numbered, key=lambda entry: entry[0] // HOLDERS_TOGETHER):
@@ -309,7 +309,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
             together=FILES_TOGETHER,
         )
         workers = min(options.workers, max(1, sum(not is_known(item) for item in batch)))
-        # The rows of one file are written together, so that after a kill, a file has all of its rows or none.
+        # The rows of one file are written together, so that a killed run leaves either all rows of a file or none.
         of_file: list[tuple[Row, Row]] = []
         for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
             of_file += _rows(outcome, options)

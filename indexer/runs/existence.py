@@ -89,7 +89,7 @@ def _probe_cell(task: probe.ProbeTask, member: FileMember, medium: MediumFacts) 
     Args:
         task: The task for the video.
         member: The value.
-        medium: The metadata of the video that are known before probing.
+        medium: The metadata of the video that is known before probing.
 
     Raises:
         MediaError: The value cannot be read.

@@ -214,9 +214,9 @@ def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[
         if plan != stored:
             is_count = plan.slices != stored.slices
             raise OutputError(
-                f"the slices of this run have other {'slices' if is_count else 'sources and options'}",
+                f"the slices of a run must have the same {'number of slices' if is_count else 'sources and options'}",
                 where=str(options.out / build.SLICES_NAME),
-                found=plan.slices if is_count else "different work than the first slice found",
+                found=plan.slices if is_count else "other work than in the first slice",
                 allowed=stored.slices if is_count else None,
                 remedy=f"run the same command for each slice, or delete {build.SLICES_NAME} to begin again; "
                 "existing parts are kept",
@@ -269,7 +269,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(
-                "the sources or options differ from those of the slices",
+                "the sources or options differ from the sources or options of the slices",
                 where=str(options.out),
                 remedy="pass the same sources and options with --finish as with --task",
             )

@@ -170,7 +170,7 @@ BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # (uri, name); the name is None unless several media share the uri
 # For the uri of each tar or Parquet file, a dictionary from the names of its media to their sidecars as JSON.
 Members = dict[str, dict[str, str | None]]
-# The number of files as which a tar or a Parquet file counts when files are divided into parts. Such a file may have
+# The number of files that a tar or a Parquet file counts as when items are divided into parts. Such a file may have
 # thousands of media. The fewer such files a part has, the less work is lost if a run is killed.
 HOLDER_FILES = 64
 
@@ -226,7 +226,7 @@ class Item:
         rows: The rows of the item in the index, if the item no longer exists. None otherwise.
         found: The metadata of the item, if they are known without probing. None otherwise.
         known: The rows in the index of the media in a tar or a Parquet file. Empty for other items.
-        files: The number of files as which the item counts when files are divided into parts.
+        files: The number of files that the item counts as when items are divided into parts.
     """
 
     identity: Identity
@@ -238,7 +238,7 @@ class Item:
 
 
 def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
-    """Divide items into parts of an index, each of which is full when its items count as `files_a_part` files."""
+    """Divide items into parts of an index. A part is full when its items count as `files_a_part` files."""
     parts: list[list[Item]] = []
     files = files_a_part
     for item in items:
@@ -403,7 +403,7 @@ def _pinned(source: str) -> str:
 def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
     """Raise MissingSourceError if a source does not exist.
 
-    A missing source that the index has is not an error: its medium counts as gone.
+    If a missing source is in the index, this is not an error: the medium counts as gone.
     """
     missing = [
         item

@@ -207,7 +207,7 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
 def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
     """Return the mentions, with an error for each medium that links lead out of the folder where it was found.
 
-    If links do not lead out of the folder for one mention of a medium, its other mentions do not get an error, either.
+    If one mention of a medium does not get an error, its other mentions do not get an error, either.
     """
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
     errors = [_link_error(item, real_folder) for item in listed]
@@ -334,7 +334,7 @@ def _walk(top: str, folder: str, search: Search, found: Found) -> Iterator[named
 
     Args:
         top: The folder.
-        folder: The folder out of which links must not lead.
+        folder: Links must not lead out of this folder.
         search: The options.
         found: The record of skipped files.
     """
@@ -351,7 +351,7 @@ def _media_of(
     Args:
         base: The folder.
         files: The names of the files directly in the folder.
-        folder: The folder out of which links must not lead. None in object storage.
+        folder: Links must not lead out of this folder. None in object storage.
         search: The options.
         found: The record of skipped files.
     """

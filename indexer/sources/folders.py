@@ -85,7 +85,7 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
     Args:
         path: The absolute path of the file.
         folder: The folder that the real path should be in.
-        real_folder: The function `os.path.realpath`, or a version of it that caches results during one search.
+        real_folder: The function `os.path.realpath`, or a version of this function that caches its results.
     """
     if not is_below(path, os.path.abspath(folder)):
         return None  # the path itself is outside of the folder, so it was not reached by a link in the folder

@@ -46,7 +46,7 @@ class Convention:
         texts: The columns that are read as text, even if all of their values look like numbers.
         paths: The function that returns the possible paths of a row's video, relative to the root, in the order in
             which they are tried.
-        renamed: The new names, by old name, of columns whose names would have another meaning in framedex's listings.
+        renamed: New names of columns, by old name. The old names would have another meaning in framedex's listings.
     """
 
     name: str
@@ -366,8 +366,7 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
             directory.
 
     Returns:
-        (absolute path or uri, the folder out of which links must not lead). The folder is None if links may lead
-        anywhere.
+        (absolute path or uri, folder). Links must not lead out of the folder. It is None if links may lead anywhere.
     """
     if is_remote(spelled):
         return checked(pinned(spelled)), None

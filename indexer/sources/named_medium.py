@@ -106,7 +106,7 @@ class NamedMedium:
         spelled: The uri of the medium as the user spells it.
         columns: The values of the user's columns, by name.
         row: The number of the row in the listing, from 0. None if the mention is not from a listing.
-        folder: The folder through which the medium was found, and out of which links must not lead. None if links may
+        folder: The folder through which the medium was found. Links must not lead out of this folder. None if links may
             lead anywhere.
         error: The reason why the medium must not be opened. None if the medium may be opened. A medium whose file name
             is not valid UTF-8 has an error, because the name cannot be written into an index. In this case, `path` and
@@ -194,7 +194,7 @@ def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
     names = list(kinds)
     wrong = [name for name in names if name not in SIDECARS]
     if wrong:
-        raise ValueError(f"{', '.join(map(repr, wrong))}: allowed are {', '.join(SIDECARS)}")
+        raise ValueError(f"unknown kinds of sidecars: {', '.join(map(repr, wrong))}; allowed are {', '.join(SIDECARS)}")
     return tuple(kind for kind in SIDECARS if kind in names)
 
 

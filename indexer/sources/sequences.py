@@ -1,8 +1,8 @@
 """Group images into sequences, and determine the times of the images.
 
 A sequence consists of the images of a folder, of some images of a tar, or of the images of several rows of a listing.
-The times of the images are given by a rate, a listing, or a timestamps file in the folder or tar. Names of images are
-sorted by the values of the numbers in them, for instance frame2 before frame10.
+The times of the images are given by a rate, a listing, or a timestamps file in the folder. Names of images are sorted
+by the values of the numbers in them, for instance frame2 before frame10.
 """
 
 import itertools
