@@ -1,6 +1,6 @@
 """Read the packets of one medium, a row of the table `frames`, as numpy columns.
 
-Functions here also check that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
+This module also checks that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
 """
 
 from collections.abc import Mapping

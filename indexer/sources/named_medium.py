@@ -180,7 +180,7 @@ def readable_name(name: str) -> str:
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
-COLUMNS = "columns"  # JSON key of the values of a Parquet file's columns without videos
+COLUMNS = "columns"  # JSON key for the values of a Parquet file's columns without videos
 # The columns by which a row of a listing selects a part of a medium. If a JSON sidecar has a key with such a name or
 # with a name in SAMPLE_KEYS, its column gets another name, because the key does not have the meaning of framedex's
 # column.
