@@ -113,8 +113,8 @@ def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np
     """Return the differences between timestamps and counted positions, with single outliers corrected.
 
     A packet is an outlier if its difference deviates from the difference of the previous packet, but the difference of
-    the next packet does not. The outlier gets the difference of the previous packet. libavformat gives such timestamps
-    for Vorbis in Ogg if the block size changes at the beginning of a page.
+    the next packet does not deviate from it. The outlier gets the difference of the previous packet. libavformat gives
+    such timestamps for Vorbis in Ogg if the block size changes at the beginning of a page.
 
     Args:
         late: float64 [packets], the differences in samples.

@@ -80,7 +80,7 @@ class Demuxed:
     Attributes:
         pts: int64 [n], presentation timestamps. `NO_PTS` where a timestamp is missing.
         dts: int64 [n], decoding timestamps. `NO_PTS` where a timestamp is missing.
-        duration: int64 [n], 0 where it is missing.
+        duration: int64 [n], 0 where a duration is missing.
         offset: int64 [n], the offsets in the file. Valid only if `addressable`.
         size: int64 [n], in bytes.
         hidden: bool [n], whether an edit list cuts the packet away.

@@ -33,7 +33,7 @@ MAX_LOOKED_AT = 16
 # are used only if the mean sample size in bytes is at least this large, because then the headers are a small part of
 # the file.
 MIN_MEAN_BYTES = 20_000
-READ_AT_ONCE = 192 << 10  # size in bytes of the single request for an object's first GOP, which is faster than two
+READ_AT_ONCE = 192 << 10  # size in bytes of the request for an object's first GOP; one request is faster than two
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, a profile that may be lossless (H.264 A.2.7)
 COUNT_MODULUS = 16  # the smallest MaxPicOrderCntLsb that HEVC allows (7.4.3.2.1)
 # The differences between the picture order counts of consecutive pictures. Encoders count by 1, or by 2 as if each
@@ -137,8 +137,8 @@ def _tabulate_predicted(
     if (flags[first] & timeline.CONTINUES).any():
         raise UntrustedTables("samples hold single fields instead of frames")
     is_read[first] = True
-    # In GOPs with hidden packets, all headers are read, because pictures may be output in another order than the order
-    # of their timestamps.
+    # In GOPs with hidden packets (cut away by an edit list), all headers are read, because pictures may be output in
+    # another order than the order of their timestamps.
     edges = np.append(sync, len(size))
     for gop in np.unique(np.searchsorted(sync, np.flatnonzero(demuxed.hidden), side="right") - 1).tolist():
         part = slice(int(edges[gop]), int(edges[gop + 1]))

@@ -54,7 +54,8 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
         demuxed: The packets.
         pictures: The properties of the pictures.
         field_coded: Whether some packets contain single fields. None if this is unknown.
-        hidden_unordered: Whether the output order of hidden packets differs from the order of their timestamps.
+        hidden_unordered: Whether the output order of hidden packets (such as packets that an edit list cuts away)
+            differs from the order of their timestamps.
     """
     return CodingFacts(
         states=list(pictures.states),

@@ -4,8 +4,8 @@ Indexing with depth `tables` parses the packet headers of random access points a
 of other packets are parsed when a clip that needs them is planned. Reading begins at the random access point before the
 clip's first frame. Reading ends when the position of the clip's last frame in output order is certain.
 
-In local files, indexing also reads the first bytes of every NAL unit. They show which samples have parameter sets or
-other units whose content a decoder keeps for later pictures.
+In files on this machine, indexing also reads the first bytes of every NAL unit. These bytes show which samples have
+parameter sets, or other units whose content a decoder keeps for later pictures.
 """
 
 import functools
@@ -350,7 +350,7 @@ def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) ->
 
     Args:
         unread: (number of the GOP, first packet, end) of each needed range, ascending.
-        offset: int64 [packets], in the file.
+        offset: int64 [packets], the offsets in the file.
     """
     before, begin, until = unread[0]
     for gop, first, end in unread[1:]:
