@@ -43,7 +43,7 @@ from framedex.records.medium import IMAGES, OK
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
-TABLE_ROWS = 20  # maximum; a longer table would scroll the summary's first lines out of most terminals
+TABLE_ROWS = 20  # maximum number of media in the printed table; a longer table does not fit on most terminals
 LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = (
@@ -56,8 +56,8 @@ EXAMPLE = (
 )
 
 
-# --dry-run and --finish allow all options of a run, even options without effect such as --workers. Users thus can
-# repeat the command of the run and add --dry-run or --finish.
+# With --dry-run and --finish, all options of a run are allowed, even options without effect such as --workers. So users
+# can repeat the command of the run, and add --dry-run or --finish.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
     FINISH_RULE,
@@ -96,8 +96,8 @@ RULES = (
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
-    help="Base folder of the recorded uris. If given, also the base folder of relative paths in lists.  "
-    "[default: the sources' common folder]",
+    help="Folder that the uris in the index are relative to. If given, relative paths in lists are relative to it, "
+    "too.  [default: the sources' common folder]",
 )
 @click.option(
     "--uri-column",
@@ -114,7 +114,8 @@ RULES = (
     default="auto",
     show_default=True,
     help="How much of each file is read. `packets` reads every packet. `tables` reads only sample tables and random "
-    "access points, and is faster (MP4, MOV, 3GP). `auto` reads only tables if they can be trusted.",
+    "access points, which is faster, but possible only for MP4, MOV and 3GP. `auto` means `tables` for files whose "
+    "sample tables can be trusted, and `packets` for other files.",
 )
 @click.option(
     "--streams",
@@ -128,8 +129,8 @@ RULES = (
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="How the JPEG, PNG and WebP images of a searched folder become media: together as one sequence, or each "
-    "image as a medium. `ignore` skips images.",
+    help="Whether the JPEG, PNG and WebP images of a searched folder become one medium together (`sequences`), become "
+    "one medium each (`single`), or are skipped (`ignore`).",
 )
 @click.option(
     "--sidecars",
@@ -161,7 +162,7 @@ RULES = (
     show_default=True,
     metavar="N",
     help="Decode N random frames of each video twice: from the random access point that a clip would use, and from an "
-    "earlier one. If a frame differs, decode the whole video, as with --verify.",
+    "earlier random access point. If the two pictures of a frame differ, decode the whole video, as with --verify.",
 )
 @click.option(
     "--retry",
@@ -187,7 +188,11 @@ RULES = (
 @max_failures_option("failed or refused media")
 @engine_options
 @slice_options("index")
-@click.option("--compact", is_flag=True, help="Merge the parts of an existing index. Do not pass a SOURCE.")
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="Only merge the Parquet files of an existing index into fewer files. Do not pass a SOURCE.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the media that would be probed, and write nothing.")
 @json_option()
 def index(
@@ -210,15 +215,15 @@ def index(
     recursively), a glob, @list.txt (one path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet
     listing with a `uri` column and any columns of your own. A source may be in object storage, or on the Hugging Face
     Hub (hf://datasets/OWNER/NAME@REVISION/PATH). lerobot:FOLDER stands for the LeRobot dataset in FOLDER. A rerun
-    probes only media that are new or changed. A rerun probes failed media again with --retry, or if the options or the
-    versions of framedex or FFmpeg have changed.
+    probes only media that are new or changed. Media that failed are probed again if the options or the versions of
+    framedex or FFmpeg have changed, or with --retry.
 
     Exit codes: 0 success; 1 the run failed, or framedex has a bug that made some media fail (the rest is indexed);
     2 wrong usage; 3 the run is done, but more media failed or were refused than --max-failures allows.
     """
     if compact:
         if sources:
-            raise click.UsageError("--compact takes no SOURCE")
+            raise click.UsageError("--compact does not allow a SOURCE")
         _compact(out, as_json)
         return
     if not sources:
@@ -249,7 +254,7 @@ def index(
         media = counted(report.unchanged, "file")
         echo(f"this run is finished: {media} unchanged, nothing was written → {printable(str(report.out))}")
     else:
-        # In object storage, an index that is first written in slices is not readable until all slices are written.
+        # In object storage, a new index that is written in slices is not readable until all slices are written.
         if task is None or has_locks(out):
             _print_rows(report)
         _print_summary(report)
@@ -260,11 +265,11 @@ def index(
 
 
 def _state_after_interrupt(out: Place) -> str:
-    """Return a message: which media the index has after an interrupted run, and how to continue the run."""
+    """Return a message about an interrupted run: how many media the index has, and how to continue the run."""
     again = "run the same command again to index the others"
     try:
         media = len(Index(out))
-    except FramedexError:  # an index that is first written in slices is not readable before all slices are written
+    except FramedexError:  # a new index that is written in slices is not readable before all slices are written
         return f"the files written in {printable(str(out))} are kept; {again}"
     if not media:
         return "nothing was indexed yet; run the same command again"
@@ -307,14 +312,14 @@ def _print_plan(work: Work, as_json: bool) -> None:
 
 
 def _retried(count: int) -> str:
-    """Return the phrase of a summary about retried media, or an empty text if there are none."""
+    """Return the phrase about retried media in a summary. If no media are retried, return an empty text."""
     return f"{count:,} retried, " if count else ""
 
 
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
     """Print the number of files that the search of folders skipped, with examples."""
     if thumbnails:
-        echo(f"{counted(thumbnails, 'image')} in folders with videos skipped: to index them, pass them or a listing")
+        echo(f"skipped {counted(thumbnails, 'image')} in folders with videos; to index images, pass them or a listing")
     if others:
         count = sum(some.count for some in others)
         kinds = [
@@ -322,8 +327,8 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
             for some in others
         ]
         echo(
-            f"{counted(count, 'file')} skipped for {'its extension' if count == 1 else 'their extensions'} "
-            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): pass videos among them as sources"
+            f"skipped {counted(count, 'file')} for {'its extension' if count == 1 else 'their extensions'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}); to index videos among them, pass the videos"
         )
 
 
@@ -339,7 +344,7 @@ def _print_summary(report: IndexReport) -> None:
     _print_skipped(report.thumbnails, report.others)
     if report.without_video:
         which = named(report.without_video_examples, report.without_video)
-        echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
+        echo(f"skipped {counted(report.without_video, 'file')} without a video stream ({printable(which)})")
     if report.decoded_whole:
         by_count = sorted(report.decoded_whole.items(), key=lambda item: (-item[1], item[0]))
         codecs = ", ".join(f"{count:,} of {codec}" for codec, count in by_count)

@@ -76,13 +76,13 @@ def memory_errors() -> Iterator[None]:
 
 
 def open_container(source: str | RangedFile) -> InputContainer:
-    """Open a media file, an object, or a part of one. Playlists and references inside the file are not followed.
+    """Open a file, an object, or a part of either. Playlists and references inside the file are not followed.
 
     Raises:
         av.error.FFmpegError, OSError, ValueError: PyAV cannot open the source.
         MemoryError: Memory runs out.
     """
-    # With the prefix `file:`, libavformat does not take the part of a name before a colon for a protocol.
+    # Without the prefix `file:`, libavformat would interpret the part of a name before a colon as a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
     with memory_errors():
         return cast(InputContainer, av.open(opened, mode="r", options=dict(OPEN_OPTIONS), **LENIENT_METADATA))
@@ -131,17 +131,17 @@ def decode_packet(
 
 
 def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
-    """Return a packet for a decoder with a copy of some bytes.
+    """Copy some bytes into a new packet, and return the packet for use with a decoder.
 
-    The packet is allocated by its size, so that it has the padding that decoders need: they read beyond the end of a
-    packet. A packet that PyAV makes around existing bytes lacks the padding.
+    Decoders read beyond the end of a packet, so a packet needs padding. PyAV adds the padding only if it allocates the
+    memory of the packet, and not if it makes a packet around existing bytes.
     """
     packet: av.Packet[Any] = av.Packet(len(data))
     packet.update(data)  # type: ignore[arg-type]
     return packet
 
 
-MAX_REQUESTS = 8  # is sufficient to read the sample tables, unless a file has fragments that are far apart
+MAX_REQUESTS = 8  # sufficient to read the sample tables, unless a file has fragments that are far apart
 
 
 class NeedsWholeError(Exception):
@@ -159,7 +159,7 @@ class ProbedFile:
         descriptor: The file descriptor of the open file.
         identity: The size, time and fingerprint of the file.
         member: The member of the file that is probed. If None, the medium is the whole file.
-        sparing: Whether each read is a request to object storage, so that callers should read sparingly.
+        sparing: Whether each read is a request to object storage. If True, callers should read only what they need.
     """
 
     sparing: ClassVar[bool] = False
@@ -221,7 +221,7 @@ class ProbedObject:
         read: The reader of byte ranges of the medium.
         identity: The size, time and fingerprint of the object.
         member: The member of the object that is probed. If None, the medium is the whole object.
-        sparing: Whether each read is a request to object storage, so that callers should read sparingly.
+        sparing: Whether each read is a request to object storage. If True, callers should read only what they need.
     """
 
     sparing: ClassVar[bool] = True
@@ -314,7 +314,7 @@ def check_unchanged(file: ProbedFile) -> None:
         raise MediaError("changing", "the file changed while it was probed")
 
 
-DECODERS = {"av1": "libdav1d"}  # by the name of the codec, FFmpeg would choose a decoder that needs hardware
+DECODERS = {"av1": "libdav1d"}  # FFmpeg's decoder with the name av1 needs hardware
 # Codecs whose packets must be marked as key frames. Otherwise, FFmpeg draws a PNG on top of the previous picture.
 INTRA_BY_FLAG = frozenset({"png"})
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
@@ -336,7 +336,7 @@ Coded = StreamFacts | MediumRecord  # records with the columns of `videos` that 
 class RunDecoder:
     """A decoder of one run (a random access point and packets after it).
 
-    The pts of each decoded picture is the number that the caller gave to its packet.
+    The pts of each decoded picture is the number that the caller gave to the packet of the picture.
 
     Each run needs a new decoder, because flushing does not reset all state of a decoder, for instance the colour range.
 
@@ -362,7 +362,7 @@ class RunDecoder:
             raise DecodeError(f"{coded.codec} is not a video codec", where=where)
         try:
             _set_parameters(context, coded)
-        except (ValueError, TypeError, OverflowError) as error:  # for instance an unknown pixel format
+        except (ValueError, TypeError, OverflowError) as error:  # for instance because of an unknown pixel format
             raise DecodeError("the decoder rejects the recorded codec parameters", where=where, found=error) from error
         context.thread_count = 1 if coded.codec in ONE_THREAD else threads
         if coded.codec in SILENT and not keep_damaged:
@@ -374,7 +374,7 @@ class RunDecoder:
 
         Args:
             data: The bytes of the packet.
-            number: The number of the packet, different from those of the run's other packets.
+            number: The number of the packet. All packets of a run must have different numbers.
         """
         packet = packet_with(data)
         # The decoder copies the pts of a packet to its picture. (PyAV's copy_opaque would serve the same purpose, but

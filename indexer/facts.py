@@ -1,4 +1,4 @@
-"""Frozen records with the metadata of a medium, which probing returns and which become rows of an index.
+"""Frozen records with the metadata of a medium. Probing returns these records, and they become rows of an index.
 
 Each field has the name of its column in the index (docs/format.md), except that fields of audio lack the prefix
 `audio_`.
@@ -26,7 +26,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """Codec parameters of a video stream, or of the first image of a sequence, as its headers state them."""
+    """The codec parameters that the headers of a video stream, or of the first image of a sequence, state."""
 
     codec: str
     pixel_format: str | None
@@ -89,7 +89,11 @@ class TimelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofFacts:
-    """The result of a proof: of decoding frames from the random access points of clips, and again from further back."""
+    """The result of a proof.
+
+    A proof decodes frames as clips decode them, from a near random access point. It decodes the same frames again from
+    further back, and compares the pictures.
+    """
 
     proof: str
     proved_by: str
@@ -146,7 +150,7 @@ class AudioFacts:
 class MediumFacts:
     """The metadata of a medium, as probing found them. Fields whose values are unknown are None.
 
-    If a medium is usable, only `audio`, `proof` and `problem` may be None among the fields that apply to it.
+    Of the fields that apply to a usable medium, only `audio`, `proof` and `problem` may be None.
 
     Attributes:
         kind: The kind of the medium, VIDEO or IMAGES.
@@ -156,7 +160,8 @@ class MediumFacts:
         member_offset: The offset of the video in a file with several media, in bytes. If None, the video is the whole
             file, or has no byte range in the file.
         member_bytes: The size of the video in a file with several media, in bytes. None for other files.
-        sidecars: The user's columns for the medium, as JSON. None if there are none.
+        sidecars: The user columns that a tar or a Parquet file states for a medium inside it, as JSON. None for other
+            media.
     """
 
     kind: str
@@ -180,15 +185,16 @@ class MediumFacts:
     packets: PacketColumns | None = None
 
 
-# The fields of MediumFacts that are columns of `videos`. `proof` is excluded, because that field is a record, one of
-# whose fields is the column `proof`.
+# The fields of MediumFacts that are columns of `videos`. `proof` is excluded: in MediumFacts, it is a record, and the
+# column `proof` is a field of this record.
 SINGLE = tuple(one.name for one in fields(MediumFacts) if one.name in columns_of(MediumRecord) and one.name != "proof")
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
     """Return (row of `videos`, row of `frames`) of a medium, without the columns for id and uri.
 
-    If a record of the medium is None, the row of `videos` lacks the columns of that record. They become null.
+    If a record of the medium is None, the row of `videos` lacks the columns of this record, and the table has null
+    there.
     """
     video = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
     for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):

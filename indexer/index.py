@@ -52,24 +52,24 @@ def index(
             Sources may be in object storage, or on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH").
             "lerobot:FOLDER" stands for the LeRobot dataset in FOLDER.
         out: The folder of the index, on this machine or as a uri of object storage.
-        root: The base folder of the recorded uris. If given, also the base folder of relative paths in lists. Default:
-            the root of the existing index, or the common folder of the sources.
+        root: The folder that the uris in the index are relative to. If given, relative paths in lists are relative to
+            it, too. Default: the root of the existing index. For a new index, the common folder of the sources.
         uri_column: The column of a listing that contains the paths or uris of the media. Default: `uri`, or the known
             columns of Kinetics, Something-Something, WebVid and HowTo100M.
         label_from_parent: Whether to add a column `label` with the name of each file's folder.
         depth: How much of each file is read. "packets" reads every packet. "tables" reads only sample tables and random
             access points (MP4, MOV, 3GP). "auto" reads only tables if they can be trusted, and packets otherwise.
         streams: Which video streams of a file become media: only the best one ("best"), or all ("all").
-        images: How the images of a searched folder become media: together as a sequence ("sequences"), each image as a
-            medium with one frame ("single"), or not at all ("ignore").
+        images: Whether the images of a searched folder become one medium together ("sequences"), become one medium with
+            one frame each ("single"), or are skipped ("ignore").
         sidecars: The kinds of sidecar files in a webdataset tar that become user columns, from "json", "txt", "cls" and
             "__key__" (the key of the sample).
         image_fps: The number of images per second, such as 25, 29.97 or "30000/1001", for images whose times are
             neither in a listing nor in a file. Default: 1.
-        verify: Whether to decode every frame twice, in a full decode and from the random access point that a clip would
-            use, to compare the results, and to store the hash of each frame.
-        prove: The number of random frames of each video to decode twice, from the random access point that a clip would
-            use and from an earlier one, and to compare.
+        verify: Whether to check every frame and store its hash. A check decodes the frame twice, in a full decode and
+            from the random access point that a clip would use, and compares the two pictures.
+        prove: The number of random frames of each video to check. A check decodes the frame twice, from the random
+            access point that a clip would use and from an earlier one, and compares the two pictures.
         retry: Whether to probe failed media again even if nothing changed.
         follow_symlinks: Whether to search folders that are symbolic links, and to follow links that lead out of
             the searched folders.
@@ -78,7 +78,7 @@ def index(
         timeout_seconds: The time limit for each medium, in seconds. If None, time is not limited.
         memory_bytes: The memory that each process may map, in bytes. If None, memory is not limited.
         engine: The engine that runs the processes: "local" on this machine, or "ray" on a cluster.
-        ray_address: The address of the Ray cluster. By default, Ray looks for a cluster.
+        ray_address: The address of the Ray cluster. If None, Ray looks for a cluster itself.
         progress: Whether to show a progress bar on a terminal.
 
     Returns:
@@ -94,7 +94,7 @@ def index(
     try:
         kinds = sidecars_of(sidecars)
     except ValueError as error:
-        raise SourceError("sidecars of an unknown kind", found=error) from error
+        raise SourceError("the argument sidecars is wrong", found=error) from error
     several = [sources] if isinstance(sources, str | Path) else sources
     with progress_bar("video", shown=progress) as show:
         options = IndexOptions(

@@ -23,14 +23,13 @@ NO_VIDEO = "no_video"
 # The error kind of videos that an earlier version of framedex indexed without a proof, and that need one now. This
 # version requires a proof for all codecs that are not in `SCANNED`.
 UNPROVEN = "unproven"
-# The first version of the format in which videos of codecs outside of `SCANNED` have a proof, and in which their number
-# of frames is counted by the proof.
+# From this version of the format on, each video whose codec is not in `SCANNED` has a proof, and its frames are counted
+# by the proof.
 PROVES = (3, 8)
-# Codecs that cannot be written into tiny files. Matroska does not record the memory layout of raw samples, and
-# libavformat writes RealVideo only into RealMedia files.
+# Codecs that cannot be written into tiny files (the files of `--pack clips`, one for each clip). Matroska does not
+# record the memory layout of raw samples, and libavformat writes RealVideo only into RealMedia files.
 IN_NO_FILE = frozenset({"rawvideo", "rv10", "rv20", "rv30", "rv40"})
-# Codecs of which FFmpeg decodes every packet independently of other packets, even if the packet is truncated or
-# damaged.
+# Codecs whose packets FFmpeg decodes independently of each other, even if a packet is truncated or damaged.
 INTRA = frozenset({
     "asv1", "asv2", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
 })  # fmt: skip
@@ -44,7 +43,9 @@ VIDEO_RULES = rules_of(MediumRecord)
 FRAMES = pa.schema(
     [
         required(
-            "media_id", pa.string(), "As in `videos`. Row n of a frames part belongs to row n of the videos part."
+            "media_id",
+            pa.string(),
+            "As in `videos`. Row n of a part of `frames` belongs to row n of the same part of `videos`.",
         ),
         *schema_of(PacketRecord),
         *schema_of(AudioPacketRecord, prefix=AUDIO),
@@ -57,7 +58,7 @@ FILE_ROW = "file_row"
 LISTING = pa.schema(
     [
         required("media_id", pa.string(), "As in `videos`."),
-        required("listing_row", pa.int32(), "Number of this row among the rows that list the same medium."),
+        required("listing_row", pa.int32(), "Number of this row among the rows that list the same medium, from 0."),
         required("listed_uri", pa.string(), "The medium's uri as the listing spells it."),
         field_of(
             FILE_ROW,
@@ -72,7 +73,7 @@ LISTING = pa.schema(
 # applies.
 FRAME_TABLE = "frame_table"  # path, relative to the root, of a Parquet file with one row per frame of the stretch
 FRAME_ROW = "frame_row"  # number of the row of `frame_table` for the first frame of the stretch
-LISTING_PROBLEM = "listing_problem"  # reason why policies do not make clips of the row; empty if they make clips
+LISTING_PROBLEM = "listing_problem"  # reason why no clips are made of the row; empty if clips are made of it
 
 HEADER_KEYS = {
     "root": Key(kind=str),

@@ -1,4 +1,4 @@
-"""Read an index. The later stages read indexes only through this module, `packets` and `schema`."""
+"""Read an index. Other stages (sharder, loader, auditor) read indexes only with this module, `packets` and `schema`."""
 
 import functools
 import hashlib
@@ -46,12 +46,13 @@ SCHEMAS = {schema.VIDEOS_FOLDER: schema.VIDEOS, schema.FRAMES_FOLDER: schema.FRA
 class Index:
     """An index directory, opened for reading.
 
-    A medium that was probed again has rows in several parts. Only the medium's row in the latest part is valid. If that
-    row has the status `gone`, the medium is not in the index.
+    An index consists of numbered parts, which are Parquet files with some rows. A medium that was probed again has rows
+    in several parts. Only the medium's row in the latest part is valid. If that row has the status `gone`, the medium
+    is not in the index.
 
     Args:
         path: The index directory.
-        before: The number of the first part to ignore. If None, all parts are read.
+        before: Only parts with smaller numbers are read. If None, all parts are read.
         access: The sources that may be read.
 
     Attributes:
@@ -94,7 +95,7 @@ class Index:
         return self.locations.locate(uri, self._uris)
 
     def check_locations(self) -> None:
-        """Check that the sources of all usable media may be read. Raises StorageError if one must not."""
+        """Check that the sources of all usable media may be read. Raises StorageError if a source must not be read."""
         self.locations.check(self._uris())
 
     def _uris(self) -> pa.ChunkedArray:
@@ -121,7 +122,7 @@ class Index:
         return rows
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
-        """Return columns of a part of `videos`. Columns that the part's minor version of the format lacks are null."""
+        """Return columns of a part of `videos`. Columns that the part lacks because it is older are null."""
         part = part_path(self.path / schema.VIDEOS_FOLDER, number)
         where, file = str(part), self._opened(schema.VIDEOS_FOLDER, number)
         with reading(where, schema.REMEDY):
@@ -180,7 +181,7 @@ class Index:
                         yield table.slice(first, most)
 
     def _check_videos(self, table: pa.Table, where: str, rows: NDArray[np.int64]) -> None:
-        """Check that the values in usable rows of `videos` obey their rules. Raises FormatError if one does not.
+        """Check that the values in usable rows of `videos` obey `VIDEO_RULES`. Raises FormatError if a value does not.
 
         Args:
             table: Some rows of a part.
@@ -227,7 +228,7 @@ class Index:
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _some_rows(self, part: int, group: int, block: int) -> list[Row]:
-        """Return a block of ROWS_TOGETHER rows of a row group of `videos`. A single row would take as long.
+        """Return a block of ROWS_TOGETHER rows of a row group of `videos`. Converting a single row would take as long.
 
         Args:
             part: The number of the part.
@@ -303,7 +304,7 @@ class Index:
         return packets
 
     def audio(self, media_id: str) -> AudioPackets | None:
-        """Return the audio packets of a medium, or None without audio. Raises KeyError for an unknown medium."""
+        """Return the audio packets of a medium, or None if it has no audio. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, AUDIO_COLUMNS)
         return audio_packets_of(record, at)
 
@@ -315,7 +316,7 @@ class Index:
             raise at.wrong("media_id", "no such row", "as many rows as in the same part of videos")
         group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
         # Row groups of several media are kept in memory, because most callers read media one after the other. A row
-        # group of one long medium is not kept.
+        # group with a single, long medium is not kept.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
         with reading(at.file, schema.REMEDY):
@@ -342,8 +343,8 @@ class Index:
 
 
 def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
-    """Return a table with columns of null for those that an earlier minor version of the format lacks."""
-    there = set(table.column_names)  # pyarrow makes this list anew each time
+    """Add the columns that a table of an earlier minor version of the format lacks. Their values are null."""
+    there = set(table.column_names)  # computed once, because pyarrow makes a new list for each access
     for field in fields:
         if field.name not in there:
             table = table.append_column(field, pa.nulls(len(table), field.type))
@@ -359,10 +360,10 @@ def _check_not_null(table: pa.Table, fields: Iterable[pa.Field], where: str) -> 
 
 
 def as_videos(table: pa.Table, names: Sequence[str] = tuple(schema.VIDEOS.names)) -> pa.Table:
-    """Return columns of `videos`. Columns that the part's minor version of the format lacks are null.
+    """Return columns of `videos`. Columns that the part lacks because it is older are null.
 
-    If all of `PROOF_COLUMNS` are among the columns, the status of some usable videos becomes `refused`. The codec of
-    these videos needs a proof of every frame, but not all of their frames were compared.
+    If all of `PROOF_COLUMNS` are among the columns, the status of some usable videos becomes `refused`. These are the
+    videos whose codec needs a proof of every frame, but whose frames were not all compared.
 
     Args:
         table: Rows of a part, with all columns that the part has.

@@ -1,6 +1,6 @@
 """Read the packets of one medium, a row of the table `frames`, as numpy columns.
 
-Functions here also check that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
+This module also checks that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def _check_offsets(gap: NDArray[np.int64], size: NDArray[np.int64], name: str, a
     """
     begins = np.cumsum(gap.astype(np.float64) + size) - size
     if len(begins) and not 0 <= begins.min() <= begins.max() <= float(1 << 61):
-        raise at.wrong(name, "packets that begin before their file, or after the end of any file")
+        raise at.wrong(name, "packets that begin before the file does, or at an impossibly large offset")
 
 
 def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> None:
@@ -105,7 +105,9 @@ class Packets(medium.PacketArrays):
     def __post_init__(self) -> None:
         lengths = {len(column) for column in values_of(self).values() if column is not None}
         if len(lengths) != 1:
-            raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
+            raise ValueError(
+                f"all columns of packets must have the same length, but have the lengths {sorted(lengths)}"
+            )
 
 
 def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:

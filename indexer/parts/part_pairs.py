@@ -1,6 +1,7 @@
 """Write the tables of an index: pairs of parts of `videos` and `frames`, and the listing.
 
-The listing has the mentions of media (the rows of the user's listings), with the user's columns.
+A part is a numbered Parquet file with some rows of a table. The listing has the mentions of media (the rows of the
+user's listings), with the user's columns.
 """
 
 import itertools
@@ -22,10 +23,10 @@ from framedex.records.medium import gaps_of
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
 
-# The number of files per part. A killed run loses the results of at most so many files. If there are many files, one
-# task probes at least so many.
+# The number of files per part. A killed run loses the results of at most this many files. A slice of a run (--task)
+# consists of whole parts, so it probes at least this many files if there are enough files.
 FILES_A_PART = 256
-VERIFIED_FILES_A_PART = 32  # number of files per part if every frame is decoded (--verify)
+VERIFIED_FILES_A_PART = 32  # the same with --verify, where probing a file takes longer
 VIDEOS_A_ROW_GROUP = 8192  # number of rows per row group of `videos`; a lookup reads one row group (decision 0019)
 
 
@@ -34,12 +35,12 @@ class PartPairs:
 
     The part of `frames` is written first. Readers see the pair as soon as the part of `videos` exists.
 
-    All parts but the last have the rows of a fixed number of files. So the same files always become the same parts. It
-    does not matter which processes probe the files, and how long they take.
+    All parts but the last have the rows of a fixed number of files. So the same files always become the same parts,
+    whichever processes probe the files and however long this takes.
 
     Args:
         index: The index directory.
-        numbers: The numbers of the parts to write. If None, the numbers continue those of the existing parts.
+        numbers: The numbers of the parts to write. If None, the first number is the number after the existing parts.
         files_a_part: The number of files per part.
     """
 
@@ -147,8 +148,8 @@ def listing_table(
         old: The previous listing. None if the index is new.
         listed: The mentions of this run.
         root: The folder that the URIs of media are relative to.
-        members: For the URI of each tar or Parquet file, the names of its members, each with its sidecars as JSON or
-            None. A mention of the file counts as a mention of each of its members.
+        members: For the URI of each tar or Parquet file, a dictionary from the names of its members to their sidecars
+            as JSON or None. A mention of the file counts as a mention of each of its members.
         sidecars: The kinds of sidecars that become columns.
 
     Raises:
@@ -162,7 +163,8 @@ def listing_table(
     if old is not None:
         rows = _with_own_columns(rows, old, inside)
     seen = {row["media_id"] for row in rows}
-    # Rows of whole files were written before their members were known. They are replaced, too.
+    # Before the members of a tar or a Parquet file are known, the listing has a row for the whole file. This row is
+    # replaced, too.
     seen |= {media_id(uri) for uri, some in members.items() if some}
     names = list(dict.fromkeys(name for row in rows for name in row if name not in schema.LISTING.names))
     table = pa.table(
@@ -196,7 +198,7 @@ def _rows(
     *,
     flat: bool,
 ) -> tuple[list[Row], set[str]]:
-    """Return (the rows of the new mentions, the names of the columns that are filled from sidecars).
+    """Return (rows for the mentions of this run, names of the columns that are filled from sidecars).
 
     Args:
         listed: The mentions, as in `listing_table`.
@@ -232,12 +234,12 @@ def _frame_table(item: named_medium.NamedMedium, root: str) -> Row:
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
-    """Return the rows of this run, in which videos inside files have the user columns of their earlier rows.
+    """Add the user columns of earlier rows to the rows of videos in tars and Parquet files. Return all rows.
 
     Args:
         rows: The rows of this run.
         old: The previous listing.
-        inside: The sidecars of each medium inside a file as JSON, by media id. None for images.
+        inside: The sidecars of each medium in a tar or a Parquet file as JSON, by media id. None for images.
     """
     texts = {identity: text for identity, text in inside.items() if text is not None}
     known = old.filter(pc.is_in(old["media_id"], pa.array(list(texts), pa.string()))).to_pylist()
@@ -287,5 +289,7 @@ def _user_column(name: str, values: list[Any], *, is_sidecar: bool) -> pa.Array:
         return pa.array(values)
     except UNSTORABLE as error:
         raise SourceError(
-            f"user column {name!r} cannot be stored", found=error, remedy="give all its values the same plain type"
+            f"user column {name!r} cannot be stored",
+            found=error,
+            remedy="write values of the same simple type in all rows",
         ) from error

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
-# The largest difference between a timestamp and the counted samples that does not count as a gap. There are small
-# differences because remuxed audio keeps the rounded timestamps of its earlier container.
+# A difference between a timestamp and the counted samples is a gap only if it exceeds both limits. Smaller differences
+# occur because remuxed audio keeps the rounded timestamps of its earlier container.
 TOLERANCE_SECONDS = Fraction(2, 1000)
 TOLERANCE_TICKS = 2
 # Timestamps are irregular if there are more than FREE_GAPS gaps plus one gap per PACKETS_PER_GAP packets.
@@ -26,7 +26,7 @@ PACKETS_PER_GAP, FREE_GAPS = 10, 10
 
 
 class AudioProblem(ValueError):  # noqa: N818 - the name states the reason for missing audio
-    """An error that prevents samples of a medium's audio from being located. The message states the reason."""
+    """The positions of the audio samples of a medium cannot be determined. The message states the reason."""
 
 
 def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fraction, rate: int) -> NDArray[np.int64]:
@@ -34,16 +34,16 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 
     The positions are the timestamps if two conditions hold. First, a tick of the time base is a whole number of samples
     that divides the length of every packet but the last. Second, every packet either begins exactly where the previous
-    packet ends or after a gap that is too large to be a rounding error.
+    packet ends, or begins after a gap that is too large to be a rounding error.
 
     Otherwise, samples are counted: a packet begins where the previous packet ends, unless there is a gap. There is a
-    gap where a timestamp differs from this count by more than 2 ticks and 2 ms and the next timestamp does not
-    contradict the gap.
+    gap where a timestamp differs from this count by more than 2 ticks and by more than 2 ms. If only a single timestamp
+    differs, it is ignored.
 
     A packet without samples has the position of the next packet with samples.
 
     Args:
-        pts: int64 [packets], the timestamps in `time_base`. NO_PTS where one is missing.
+        pts: int64 [packets], the timestamps in units of `time_base`. NO_PTS where a timestamp is missing.
         samples: int64 [packets], the number of samples that each packet decodes to.
         time_base: The unit of timestamps, in seconds.
         rate: The sample rate, in Hz.
@@ -65,7 +65,7 @@ def _positions(
     """Return the positions of packets that all have samples.
 
     Args:
-        pts: int64 [packets], the timestamps. NO_PTS where one is missing.
+        pts: int64 [packets], the timestamps. NO_PTS where a timestamp is missing.
         samples: int64 [packets], the number of samples in each packet.
         tick: The unit of timestamps, in samples.
         rate: The sample rate, in Hz.
@@ -80,14 +80,14 @@ def _positions(
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # A smaller step is a rounding error. In Matroska, Opus packets have timestamps in whole milliseconds, but the
-        # first packet begins between two milliseconds (CodecDelay, RFC 9559 5.1.4.1.25). MP4 files remuxed from
-        # Matroska keep these timestamps.
+        # A step below 0, or between 0 and the tolerance, is a rounding error. In Matroska, Opus packets have timestamps
+        # in whole milliseconds, but the first packet begins between two milliseconds (CodecDelay, RFC 9559 5.1.4.1.25).
+        # MP4 files remuxed from Matroska keep these timestamps.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
-    # The difference between timestamp and counted position, in samples. A packet without a timestamp has the difference
-    # of the last packet with one.
+    # The difference between timestamp and counted position, in samples. A packet without a timestamp gets the
+    # difference of the last packet that has a timestamp.
     late = np.where(stated, pts, 0) * float(tick) - counted
     late = late[np.maximum.accumulate(np.where(stated, np.arange(len(pts)), 0))]
     tolerance = max(TOLERANCE_TICKS * float(tick), float(TOLERANCE_SECONDS * rate), 1.0)
@@ -100,7 +100,7 @@ def _positions(
         start[first:end] = _first_position(late[first:end], float(tick))
         if first and start[first] < start[first - 1]:
             raise AudioProblem(
-                f"timestamps turn back by {(start[first - 1] - start[first]) / rate:.4f} s "
+                f"timestamps decrease by {(start[first - 1] - start[first]) / rate:.4f} s "
                 f"at audio packet {numbers[first]}"
             )
         gaps += first > 0
@@ -112,9 +112,9 @@ def _positions(
 def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
     """Return the differences between timestamps and counted positions, with single outliers corrected.
 
-    A packet is an outlier if its difference is unlike that of the packet before, but the packet after it agrees with
-    the packet before. The outlier gets the difference of the packet before. libavformat gives such timestamps for
-    Vorbis in Ogg if the block size changes at the beginning of a page.
+    A packet is an outlier if its difference deviates from the difference of the previous packet, but the difference of
+    the next packet does not deviate from it. The outlier gets the difference of the previous packet. libavformat gives
+    such timestamps for Vorbis in Ogg if the block size changes at the beginning of a page.
 
     Args:
         late: float64 [packets], the differences in samples.
@@ -136,9 +136,9 @@ def _check_gaps(gaps: int, packets: int) -> None:
 def _first_position(late: NDArray[np.float64], tick: float) -> int:
     """Return the number of samples to add to the counted positions of packets between which there are no gaps.
 
-    Rounding to ticks changes a timestamp by at most half a tick. The result is the number closest to the first packet's
-    difference that is within half a tick of all differences. If there is no such number, the first packet's difference
-    is used. The result is rounded to whole samples.
+    Rounding to ticks changes a timestamp by at most half a tick. So the result is within half a tick of all
+    differences, and as close as possible to the difference of the first packet. If no number is within half a tick of
+    all differences, the result is the difference of the first packet. The result is rounded to whole samples.
 
     Args:
         late: float64 [packets], the differences between timestamps and counted positions, in samples.
@@ -155,7 +155,7 @@ def presented(
     discarded: NDArray[np.bool_],
     multiplier: int = 1,
 ) -> tuple[int, int]:
-    """Return the interval (first sample, end) that a full decode presents. `end` is exclusive.
+    """Return the interval (first sample, end) of the samples that a full decode presents. `end` is exclusive.
 
     Packets are trimmed as libavcodec trims them.
 
@@ -163,13 +163,14 @@ def presented(
         sample: int64 [packets], the position of each packet's first sample.
         samples: int64 [packets], the number of samples in each packet.
         skip: For some packet numbers, (number of samples to drop from the packet's beginning on, number of samples to
-            drop at the packet's end). The first number may extend over several packets.
-        discarded: bool [packets]. True for packets that an edit list cuts away. Their samples are part of the samples
+            drop at the packet's end). If the first number is larger than the packet, samples of the next packets are
+            dropped, too.
+        discarded: bool [packets]. True for packets that an edit list cuts away. Their samples count among the samples
             to drop.
         multiplier: The factor by which the first numbers in `skip` are multiplied.
 
     Raises:
-        AudioProblem: All samples are cut away, or some between the first and the last presented sample.
+        AudioProblem: The container cuts away all samples, or samples between the first and the last presented sample.
     """
     pieces: list[tuple[int, int, int]] = []
     waiting = 0
@@ -207,9 +208,9 @@ def presented(
     return begin, kept[last][1] if last in kept else int(sample[last] + samples[last])
 
 
-# The floating-point decoders of codecs whose canonical name belongs to a fixed-point decoder. FFmpeg's players decode
-# MP3 with the floating-point decoder, too. For MP1 and MP2, they use the fixed-point decoder, which is not used here:
-# it carries rounding errors from sample to sample, so its output depends on where decoding began.
+# The floating-point decoders of some codecs. By the names of these codecs, FFmpeg would select fixed-point decoders,
+# which carry rounding errors from sample to sample, so their output depends on where decoding began. FFmpeg's players
+# use the floating-point decoder for MP3, but the fixed-point decoders for MP1 and MP2.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float", "mp3adu": "mp3adufloat"}
 
 
@@ -274,7 +275,7 @@ def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
             counts.append(_samples(coding, len(counts), decode_packet(context, packet_with(data))))
         late = _samples(coding, len(counts), decode_packet(context, None))
     except av.error.FFmpegError as error:
-        raise AudioProblem(f"audio packet {len(counts)} does not decode: {error.strerror}") from error
+        raise AudioProblem(f"audio packet {len(counts)} cannot be decoded: {error.strerror}") from error
     if late:
         raise AudioProblem(f"the decoder of {coding.codec} outputs {late} samples only after the last packet")
     return counts
@@ -284,12 +285,14 @@ def _samples(coding: AudioCoding, number: int, frames: Sequence[av.AudioFrame]) 
     for frame in frames:
         found = (frame.sample_rate, frame.layout.nb_channels)
         if found != (coding.rate, av.AudioLayout(coding.layout).nb_channels):
-            raise AudioProblem(f"audio packet {number} has {found[1]} channels at {found[0]} Hz, unlike the first one")
+            raise AudioProblem(
+                f"audio packet {number} has {found[1]} channels at {found[0]} Hz, unlike the first packet"
+            )
     return sum(frame.samples for frame in frames)
 
 
 # Codecs in which every packet decodes to the same number of samples. Only the last packet of a lossless stream may
-# decode to fewer.
+# decode to fewer samples.
 CONSTANT = frozenset({"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "alac"})
 FLAC_BLOCKS = {1: 192, 2: 576, 3: 1152, 4: 2304, 5: 4608} | {n: 256 << (n - 8) for n in range(8, 16)}  # RFC 9639 9.1.1
 EAC3_BLOCKS = (1, 2, 3, 6)  # ETSI TS 102 366 E.1.3.1.5

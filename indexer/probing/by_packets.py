@@ -26,13 +26,14 @@ from framedex.storage.reader import Read
 
 # The usual distances in bytes from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV.
 PAYLOAD_OFFSETS = (0, 4, 12, 16)
-SEARCH_BYTES = 64  # largest distance in bytes from packet.pos at which a payload is searched
+SEARCH_BYTES = 64  # largest distance in bytes from packet.pos up to which a payload is searched
 
 
 class PayloadFinder:
     """A search for the bytes of packets in a file, near the positions that the demuxer states.
 
-    The bytes in the file are compared with those of the packet, because the stated position may be that of a header.
+    The bytes in the file are compared with the bytes of the packet, because the stated position may be the position of
+    a header.
 
     Args:
         read: The function that reads byte ranges of the file.
@@ -48,7 +49,7 @@ class PayloadFinder:
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, or -1 if this packet or an earlier one was not found.
+        """Return the offset of a packet's payload, or -1 if this or an earlier packet was not found.
 
         Args:
             position: The position that the demuxer states, or None.
@@ -74,12 +75,12 @@ class PayloadFinder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demuxed:
-    """The properties that a container states for the n packets of a stream, as columns in decode order.
+    """The properties of the n packets of a stream, as the container states them, in decode order.
 
     Attributes:
-        pts: int64 [n], presentation timestamps. `NO_PTS` where one is missing.
-        dts: int64 [n], decoding timestamps. `NO_PTS` where one is missing.
-        duration: int64 [n], 0 where it is missing.
+        pts: int64 [n], presentation timestamps. `NO_PTS` where a timestamp is missing.
+        dts: int64 [n], decoding timestamps. `NO_PTS` where a timestamp is missing.
+        duration: int64 [n], 0 where a duration is missing.
         offset: int64 [n], the offsets in the file. Valid only if `addressable`.
         size: int64 [n], in bytes.
         hidden: bool [n], whether an edit list cuts the packet away.
@@ -106,12 +107,13 @@ def demux(
     feed: Callable[[av.Packet[Any], bytes], None],
     reconfigure: Callable[[bytes], None] | None = None,
 ) -> Demuxed:
-    """Demux every packet of a stream, pass it to `feed`, and return what the container states about the packets.
+    """Demux every packet of a stream, pass it to `feed`, and return the properties that the container states.
 
     Args:
         container: An open container.
         stream: A stream of the container.
-        read: The function that reads byte ranges of the file, in which the bytes of every packet are searched.
+        read: The function that reads byte ranges of the file. It is used to search the file for the bytes of every
+            packet.
         feed: The function that is called with every packet and its bytes. The function may change the packet.
         reconfigure: The function that is called with the new decoder configuration when the configuration changes. If
             None, streams whose configuration changes are refused.
@@ -185,7 +187,7 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         configuration: The extradata that the demuxer reports.
 
     Raises:
-        UntrustedTables: A demuxer may give packets that differ from the tables.
+        UntrustedTables: The packets of a demuxer may differ from the tables.
         BitstreamError: The scanner rejects a packet.
     """
     try:
@@ -205,25 +207,25 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
 
 
 def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
-    """Return the packets that a demuxer gives for a track's samples.
+    """Return the packets that a demuxer would return for a track's samples.
 
     Args:
         table: The samples of the track.
         configuration: The extradata that the demuxer reports. If None, the configuration is not checked.
 
     Raises:
-        UntrustedTables: The demuxer may give packets that differ from the tables.
+        UntrustedTables: The packets of a demuxer may differ from the tables.
     """
     samples, configurations = table.samples, table.entries.configurations
-    # Demuxers give no packet for an empty sample.
+    # Demuxers do not return a packet for an empty sample.
     data = slice(None) if samples.size.all() else np.flatnonzero(samples.size > 0)
     n = len(samples.size[data])
     if not n:
         raise UntrustedTables("the track has no samples")
     if (samples.entry[data] != samples.entry[data][0]).any():
-        raise UntrustedTables("samples have different sample entries")
+        raise UntrustedTables("the samples do not all have the same sample entry")
     if configuration is not None and configurations[int(samples.entry[0])] != configuration:
-        raise UntrustedTables("the configuration in the sample entry differs from the one that the demuxer reports")
+        raise UntrustedTables("the configuration in the sample entry differs from the demuxer's configuration")
     return Demuxed(
         pts=table.pts[data],
         dts=samples.time[data],
@@ -240,8 +242,8 @@ def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
 def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the pieces in which to read the packets, as packet numbers (first, end). `end` is exclusive.
 
-    The packets of a piece are in ascending order in the file, do not overlap, and span at most `PIECE_BYTES`. A larger
-    packet is a piece alone.
+    The packets of a piece are in ascending order in the file, do not overlap, and span at most `PIECE_BYTES`. A packet
+    that is larger forms a piece by itself.
 
     Args:
         offset: int64 [packets], the offsets in the file.

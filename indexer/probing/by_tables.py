@@ -1,4 +1,4 @@
-"""Probe a stream at depth `tables`: from its sample tables and the packet headers of random access points.
+"""Probe a stream at depth `tables`: read its sample tables, and the packet headers of random access points.
 
 The amount of data read does not depend on the bit rate.
 """
@@ -29,17 +29,18 @@ from framedex.storage.reader import Read
 # The number of packets whose headers are read at the beginning of the first GOP. Streams show within so many packets
 # how they reorder pictures.
 MAX_LOOKED_AT = 16
-# The smallest mean sample size in bytes for tables without a list of sync samples. In such tables, all samples count as
-# sync samples, so the headers of all samples are read. Headers of larger samples are a small part of the file.
+# Without a list of sync samples, all samples count as sync samples, so the headers of all samples are read. Such tables
+# are used only if the mean sample size in bytes is at least this large, because then the headers are a small part of
+# the file.
 MIN_MEAN_BYTES = 20_000
-READ_AT_ONCE = 192 << 10  # size in bytes of the one request for an object's first GOP, cheaper than two smaller ones
+READ_AT_ONCE = 192 << 10  # size in bytes of the request for an object's first GOP; one request is faster than two
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, a profile that may be lossless (H.264 A.2.7)
 COUNT_MODULUS = 16  # the smallest MaxPicOrderCntLsb that HEVC allows (7.4.3.2.1)
 # The differences between the picture order counts of consecutive pictures. Encoders count by 1, or by 2 as if each
 # picture were two fields.
 COUNT_STEPS = (1, 2)
-# The number of non-sync samples, the largest ones, whose headers are read. If one is a random access point, the box
-# stss is incomplete.
+# Besides the sync samples, the headers of this many of the largest other samples are read. If such a sample is a random
+# access point, the list of sync samples (the box stss) is incomplete.
 SUSPECTS = 6
 
 
@@ -117,13 +118,15 @@ def _tabulate_predicted(
         pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, file)
     is_unclear = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
     if is_unclear or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
-        raise UntrustedTables("the stream has features whose effects only reading every packet shows")
+        raise UntrustedTables("the stream has features that require reading every packet")
     if pictures.inband_sets and codec == "hevc":
         raise UntrustedTables("packets carry parameter sets, which may allow more reordering than the header states")
     if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
-        raise UntrustedTables("only reading every packet shows which pictures after a recovery point need earlier ones")
+        raise UntrustedTables(
+            "every packet must be read to find pictures after a recovery point that need earlier pictures"
+        )
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
+    seen = len(pictures.start)  # the headers of the first `seen` random access points were read
     flags[sync] |= timeline.CLOSED
     is_closed = pictures.start == picture_facts.CLOSED_START
     flags[sync[:seen]] ^= np.where(is_closed, 0, timeline.START).astype(np.int32)
@@ -134,8 +137,8 @@ def _tabulate_predicted(
     if (flags[first] & timeline.CONTINUES).any():
         raise UntrustedTables("samples hold single fields instead of frames")
     is_read[first] = True
-    # In GOPs with hidden packets, all headers are read, because pictures may be output in another order than that of
-    # their timestamps.
+    # In GOPs with hidden packets (cut away by an edit list), all headers are read, because pictures may be output in
+    # another order than the order of their timestamps.
     edges = np.append(sync, len(size))
     for gop in np.unique(np.searchsorted(sync, np.flatnonzero(demuxed.hidden), side="right") - 1).tolist():
         part = slice(int(edges[gop]), int(edges[gop + 1]))
@@ -154,7 +157,9 @@ def _tabulate_predicted(
         _check_counts(pictures, timeline.places(order, len(flags))[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
-        raise UntrustedTables("only reading all random access points shows which parameter sets each of them needs")
+        raise UntrustedTables(
+            "all random access points must be read to find the parameter sets that each of them needs"
+        )
     return Tabulated(demuxed=demuxed, flags=flags, read=is_read, pictures=pictures)
 
 
@@ -191,16 +196,16 @@ def _scan_some(
     if not np.array_equal(numbers[is_start], sync):
         wrong = np.setxor1d(numbers[is_start], sync)[0]
         kind = "a" if wrong in sync else "not a"
-        raise UntrustedTables(f"sample {wrong} is {kind} sync sample by the tables, but its picture contradicts that")
+        raise UntrustedTables(f"the tables list sample {wrong} as {kind} sync sample, but its picture contradicts this")
     if codec == "hevc" and pictures.damaged[is_start].any():
-        raise UntrustedTables("only reading every packet shows which pictures depend on a damaged random access point")
+        raise UntrustedTables("every packet must be read to find pictures that depend on a damaged random access point")
     return picture_facts.only(pictures, is_start), picture_facts.only(pictures, numbers < first)
 
 
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
-    """Return the properties of the first random access point, and those of the packets that one request reads.
+    """Return (properties of the first random access point, properties of the packets that one request reads).
 
     The request reads up to MAX_LOOKED_AT packets at the beginning of the first GOP.
     """
@@ -236,7 +241,7 @@ def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> 
     continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
-        raise UntrustedTables("picture order counts of random access points contradict the number of pictures between")
+        raise UntrustedTables("picture order counts contradict the number of pictures between random access points")
 
 
 def _check_order(times: NDArray[np.int64], flags: timeline.Flags) -> None:
@@ -261,8 +266,8 @@ def probe_tables(
         file: The file or object.
         medium: The metadata that is known already.
         described: The metadata of the stream from headers.
-        prove: The number of frames to decode twice: as clips decode them, and from further back. The two pictures of
-            each frame are compared.
+        prove: The number of random frames to decode twice, as clips decode them and from further back. The two pictures
+            of each frame are compared.
 
     Raises:
         UntrustedTables: Packets have to be read.
@@ -286,7 +291,7 @@ def probe_tables(
     if prove:
         differs = _drawn_differing(found, file, described, coding, prove)
         if differs.any():
-            raise UntrustedTables("a frame differs if it is decoded from further back than clips decode it")
+            raise UntrustedTables("a frame differs between the decode that a clip uses and a decode from further back")
         proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
     return replace(
         medium,

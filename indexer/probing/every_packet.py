@@ -1,4 +1,4 @@
-"""Probe a stream at depth `packets`: from all of its packets.
+"""Probe a stream at depth `packets`: read all of its packets.
 
 For some codecs, a scanner parses the packets. The whole stream is also decoded if parsing leaves something uncertain,
 or if the codec has no scanner.
@@ -44,7 +44,7 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
 
 
 class IntraScanner:
-    """The scanner of intra codecs (`schema.INTRA`), in which every packet is decoded without other packets."""
+    """The scanner of intra codecs (`schema.INTRA`), in which each packet is decoded independently of the others."""
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
@@ -68,7 +68,9 @@ REORDERING = frozenset({"h264", "hevc"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamProof:
-    """The proof of a stream: runs are decoded as clips decode them, and their pictures are compared with a full decode.
+    """The proof of a stream, which compares the frames of clips with the same frames of a longer decode.
+
+    A clip decodes runs. A run is a random access point and packets after it.
 
     Attributes:
         described: The metadata of the stream from headers.
@@ -113,7 +115,7 @@ class _StreamProof:
     def differing(
         self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
     ) -> tuple[NDArray[np.bool_], bool]:
-        """Decode runs, and compare their frames with those of the full decode. See `Trials.differing`.
+        """Decode runs, and compare their frames with the frames of the full decode. See `Trials.differing`.
 
         Args:
             pictures: The properties of the pictures, with the decoder states of random access points.
@@ -122,10 +124,10 @@ class _StreamProof:
             starts: The random access points whose frames are compared. If None, all frames are compared.
 
         Returns:
-            bool [packets], whether the frame differs, and whether a frame after the next random access point differs in
-            a run that continues past it.
+            (bool [packets], whether the frame differs; whether any frame differs after the next random access point, in
+            a run that continues past this point).
         """
-        if self.described.codec in SCANNED:  # runs of parsed codecs end before the next random access point
+        if self.described.codec in SCANNED:  # clips decode runs that end before the next random access point
             shapes = shapes_of(flags, drop_leading=drops_leading(self.described.codec), starts=starts)
         else:
             shapes = crossing_shapes(flags, starts)
@@ -153,8 +155,8 @@ def probe_packets(
         file: The file.
         medium: The metadata that is known already.
         described: The metadata of the stream from headers.
-        verify: Whether to decode every frame, to keep the frames' hashes, and to compare every frame with the same
-            frame decoded as clips decode it.
+        verify: Whether to decode every frame, to store the hashes of the frames, and to compare every frame with the
+            same frame decoded as clips decode it.
         prove: The number of frames to decode as clips decode them, and to compare with a decode from further back. If
             one of them differs, every frame is decoded and compared.
 
@@ -189,7 +191,7 @@ def probe_packets(
     )
     truncation = ENDINGS[container](file.read, file.size_bytes) if container in ENDINGS else None
     pictures.damaged[demuxed.broken] = True
-    # If transport packets are lost, libavformat may report the packet before the damaged one. So the packet after a
+    # If transport packets are lost, libavformat may report the packet before the damaged packet. So the packet after a
     # reported packet counts as damaged, too.
     if not demuxed.addressable:
         pictures.damaged[1:][demuxed.broken[:-1]] = True
@@ -234,7 +236,9 @@ def probe_packets(
         shown = (flags & timeline.UNSHOWN) == 0
         md5 = [digest if is_shown else None for digest, is_shown in zip(decoded.md5, shown.tolist(), strict=True)]
     if (flags & timeline.NOT_REPRODUCIBLE)[(flags & timeline.UNSHOWN) == 0].all():
-        raise BitstreamError("not_reproducible", "all frames differ from a full decode if clips decode them")
+        raise BitstreamError(
+            "not_reproducible", "every frame of a clip would differ from the same frame of a full decode"
+        )
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     fields, unordered = bool(pictures.field_coded.any()), timeline.has_unordered_hidden(pts, flags, pictures)
     state = pictures.state[(flags & timeline.START) != 0]
@@ -266,7 +270,7 @@ def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> f
         raise BitstreamError(
             "output_order", f"pictures are reordered over {depth} places, but at most {MAX_REORDERED} are supported"
         )
-    if len(decoded.colours) > 1:  # with an unspecified colour in the index, the colour of each decoded picture is used
+    if len(decoded.colours) > 1:  # "unspecified" in the index means that each decoded picture states its colour
         described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
     return replace(described, reorder_depth=depth)
 
@@ -327,7 +331,7 @@ def _decode(
 def _opened_again(
     file: ProbedFile, stream: av.video.stream.VideoStream
 ) -> Iterator[tuple[av.container.InputContainer, av.video.stream.VideoStream]]:
-    """Open the file again, because demuxing one stream of a container also consumes the packets of the others."""
+    """Open the file again, because demuxing a stream of a container also consumes the packets of its other streams."""
     with open_medium(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # as in the container that was opened first
@@ -342,7 +346,7 @@ def _check_frames(described: facts.StreamFacts, flags: timeline.Flags, pictures:
         MediaError: The stream presents no frame.
     """
     if not (flags & timeline.START).any():
-        raise BitstreamError("no_start", "the stream has no picture where decoding may start")
+        raise BitstreamError("no_start", "the stream does not have a random access point")
     shown = flags[(flags & timeline.UNSHOWN) == 0]
     if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")

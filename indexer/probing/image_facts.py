@@ -48,7 +48,7 @@ def jpeg_problem(data: bytes) -> str | None:
     The markers must include an EOI marker. Any bytes may follow the EOI marker (ITU-T T.81 B.2).
     """
     at, scans = 2, 0
-    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # whether the file ends with EOI, so no scan need be searched
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # if True, the pixel data is not searched for EOI
     while match := JPEG_MARKER.search(data, at):
         marker, at = match[1][0], match.end()
         if marker == EOI:
@@ -101,7 +101,7 @@ PROBLEMS: dict[str, Callable[[bytes], str | None]] = {
 
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-# The Pillow modes that Pillow's own conversion turns into RGB. Alpha is dropped.
+# The Pillow modes of images that Pillow converts to RGB. Pillow drops alpha.
 AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})
 # Formats with several still pictures in one file. An MPO file is a JPEG followed by further JPEGs, such as the preview,
 # depth map or gain map of a phone's photograph.
@@ -196,7 +196,8 @@ PIXEL_FORMATS = {
     "RGBA": "rgba",
     "RGBX": "rgb0",
 }
-# FFmpeg's pixel format of PNGs with 16 bits per sample for each Pillow mode. Pillow reads only the high 8 bits of them.
+# FFmpeg's pixel formats of PNGs with 16 bits per sample, by Pillow mode. Pillow reads only the high 8 bits of each
+# sample.
 DEEP_PIXEL_FORMATS = {"LA": "ya16be", "RGB": "rgb48be", "RGBA": "rgba64be"}
 ORIENTATION = 274  # number of the EXIF tag Orientation (EXIF 2.3, 4.6.4)
 # Counterclockwise rotation in degrees for each value of Orientation. Some of the values also mean that the image is
@@ -268,8 +269,8 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
 
 
 def _rotation(image: Image.Image) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0 without one."""
-    if "exif" not in image.info:  # a PNG may have EXIF data after the pixels, but reading it would decode them
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states. The default is 0."""
+    if "exif" not in image.info:  # EXIF data after the pixels of a PNG is ignored: reading it would decode the pixels
         return 0
     try:
         return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
@@ -280,7 +281,7 @@ def _rotation(image: Image.Image) -> int:
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB pixels, as in `frames.md5`. Raises BrokenImageError if it does not decode."""
+    """Return the MD5 of an image's RGB pixels, as in `frames.md5`. Raises BrokenImageError on damage."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:

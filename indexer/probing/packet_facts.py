@@ -1,4 +1,4 @@
-"""Functions that turn the packets of a stream into records of its metadata. Both index depths use them."""
+"""Compute the records of a stream's metadata from its packets, for both depths (`packets` and `tables`)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,9 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
     Args:
         demuxed: The packets.
         pictures: The properties of the pictures.
-        field_coded: Whether some packets hold single fields. None if it is unknown.
-        hidden_unordered: Whether the output order of hidden packets differs from the order of their timestamps.
+        field_coded: Whether some packets contain single fields. None if this is unknown.
+        hidden_unordered: Whether the output order of hidden packets (such as packets that an edit list cuts away)
+            differs from the order of their timestamps.
     """
     return CodingFacts(
         states=list(pictures.states),
@@ -79,14 +80,14 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
 
 
 def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags: timeline.Flags) -> ProofFacts:
-    """Return the result of a proof.
+    """Return the result of a proof, which compares frames from a clip's decoder with frames from a longer decode.
 
     Args:
         proof: The extent of the proof: EVERY_FRAME or SAMPLED.
-        differs: bool [packets]. True if the picture that a run gives differs from the one that a decode from further
-            back gives.
+        differs: bool [packets]. True if the picture that a clip's decoder outputs differs from the picture that a
+            decode from further back outputs.
         pts: int64 [packets], the timestamps.
-        flags: int32 [packets]. `NOT_REPRODUCIBLE` is already set in GOPs with such differences.
+        flags: int32 [packets]. `NOT_REPRODUCIBLE` is already set in GOPs with differences.
     """
     frames, starts = timeline.presentation_order(pts, flags), flags[(flags & timeline.START) != 0]
     return ProofFacts(
@@ -105,14 +106,15 @@ def remarks(
     *,
     unpackable: str | None = None,
 ) -> Problem | None:
-    """Return a description of a usable stream's damage and of the limits of its use, or None if it has neither.
+    """Describe the damage of a usable stream, and the limits of its use. Return None if it has neither.
 
     Args:
         summary: The summary of the stream's timeline.
         flags: int32 [packets].
         truncation: A description of where the file is truncated. None if the file is complete.
         proof: The result of the proof. None if no frames were compared.
-        unpackable: The stream's codec if clips can be read neither from the file nor from tiny files. None otherwise.
+        unpackable: The codec of the stream if its packets are not byte ranges of the file and tiny files cannot contain
+            them. None otherwise.
     """
     found = []
     before = int(np.argmax((flags & timeline.START) != 0))
@@ -124,7 +126,7 @@ def remarks(
             f"than a full decode, first at frame {proof.first_difference})"
         )
     if before:
-        found.append(f"{before} packets come before the first start point and are left out")
+        found.append(f"{before} packets come before the first random access point and are left out")
     if truncation:
         found.append(f"the file is truncated: {truncation}")
     kind = "truncated" if truncation else "damaged"
@@ -143,7 +145,7 @@ def packet_columns(
 
     Args:
         demuxed: The packets.
-        state: int32 [random access points], the number of the state that a decoder must be given there.
+        state: int32 [random access points], the number of the decoder state that each random access point needs.
         pts: int64 [packets], the timestamps.
         flags: int32 [packets]. The flags of packets that were not read are masked.
     """

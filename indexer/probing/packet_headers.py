@@ -1,11 +1,11 @@
-"""Read packet headers instead of whole packets of length-prefixed H.264 and HEVC.
+"""Read only the headers of packets, and not the whole packets, of length-prefixed H.264 and HEVC.
 
 Indexing with depth `tables` parses the packet headers of random access points and of a few other packets. The headers
-of other packets are parsed when a clip is planned. Reading begins at the random access point before the clip's first
-frame, and ends when the output order of the clip's last frame is certain.
+of other packets are parsed when a clip that needs them is planned. Reading begins at the random access point before the
+clip's first frame. Reading ends when the position of the clip's last frame in output order is certain.
 
-In local files, indexing also reads the first bytes of every NAL unit. They show which samples have parameter sets or
-other units whose content a decoder keeps for later pictures.
+In files on this machine, indexing also reads the first bytes of every NAL unit. These bytes show which samples have
+parameter sets, or other units whose content a decoder keeps for later pictures.
 """
 
 import functools
@@ -37,11 +37,11 @@ NalScanners = type[H264Scanner] | type[HevcScanner]
 # The scanners of codecs whose packet headers can be read without the rest of the packet.
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
 CHEAP_BYTES = 4096  # mean packet size in bytes up to which whole packets are read, because that is faster
-MAX_AT_ONCE = 64 << 20  # number of bytes up to which packets are read whole in one read
+MAX_AT_ONCE = 64 << 20  # up to this total size in bytes, packets are read whole in one read
 FIRST_BYTES = 192  # size in bytes of the first read of a packet; most first slice headers end within it
 SLICE_BYTES = 80  # number of bytes kept of each slice; the NAL header and all parsed slice header fields fit
 MAX_WHOLE_BYTES = 1 << 15  # number of bytes kept of each slice if the slice is searched for start codes
-# The largest size in bytes of a unit that is not a slice. A larger one probably holds several units after one length
+# The largest size in bytes of a unit that is not a slice. A larger unit is probably several units after one length
 # field.
 MAX_UNIT_BYTES = 1 << 16
 
@@ -54,7 +54,7 @@ def condense(
     is_slice: Callable[[int], bool],
     slice_bytes: int = SLICE_BYTES,
 ) -> bytes:
-    """Return a length-prefixed packet whose slices are cut after their headers. Little more than the headers is read.
+    """Read a packet of length-prefixed NAL units with all slices cut off after their headers. Other bytes are skipped.
 
     Args:
         read: The function that reads byte ranges of the file.
@@ -81,7 +81,7 @@ def condense(
         unit = head[length_size : length_size + length]
         if len(unit) < length and not is_slice(unit[0]):
             if length > MAX_UNIT_BYTES:
-                raise BitstreamError("large_unit", f"a unit that is not a slice has {length} bytes")
+                raise BitstreamError("large_unit", f"a NAL unit that is not a slice is too large ({length} bytes)")
             unit = read(at + length_size, length)
         parts.append(len(unit).to_bytes(length_size, "big") + unit)
         at += length_size + length
@@ -170,14 +170,14 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
 
     Args:
         pictures: The properties of the random access points.
-        inband_sets: Whether, according to the index, packets may carry parameter sets that differ from the
-            configuration record's.
+        inband_sets: Whether, according to the index, packets may carry other parameter sets than the configuration
+            record has.
 
     Raises:
         BitstreamError: The random access points have a feature that, according to the index, the stream does not have.
     """
     done = {
-        "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
+        "carry other parameter sets than the header of the file": pictures.inband_sets and not inband_sets,
         "need a different decoder state": len(pictures.states) > 1,
         "have several units after one length field": pictures.inner_start_codes,
         "differ in size or format": pictures.varying_shape,
@@ -197,12 +197,12 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
         pictures: The properties of the packets' pictures.
         known: int32 [packets], the flags that are known already. Only `HIDDEN` is taken from them.
         pts: int64 [packets], the timestamps.
-        at_first_start: Whether the first packet is the stream's first random access point. The leading pictures of that
-            one are never output.
+        at_first_start: Whether the first packet is the first random access point of the stream. The leading pictures of
+            the stream's first random access point are never output.
 
     Raises:
-        BitstreamError: Pictures contradict the tables. They are output in another order, or some are not output. This
-            error is a ValueError.
+        BitstreamError: The pictures contradict the sample tables: they are output in another order, or some pictures
+            are not output. BitstreamError is a subclass of ValueError.
     """
     if pictures.carries_over:
         raise BitstreamError("promise", "packets carry film grain parameters or parameter sets of other layers")
@@ -212,7 +212,7 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
         # output.
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
-        # A damaged picture may not be output, but the index has counted it as a frame already.
+        # Decoders may drop a damaged picture, but the index has already counted the picture as a frame.
         flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
@@ -243,7 +243,7 @@ SPARSE_BYTES = 64 << 10  # mean sample size in bytes above which single pages ar
 def find_lasting(
     file: ProbedFile, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return bool [samples]: samples that change how later pictures are decoded, or that follow the end of a sequence.
+    """Return bool [samples]: whether a sample changes how later pictures are decoded, or follows the end of a sequence.
 
     In HEVC, the slices of each sample are counted, too, because FFmpeg's decoder reports no error if a slice is
     missing.
@@ -315,20 +315,20 @@ MAX_BYTES = 16 << 20  # number of bytes up to which consecutive GOPs are read in
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
-    """Return how far packet headers must be read, so that the position of each target in output order is certain.
+    """Return where reading packet headers may end, so that the position of each target in output order is certain.
 
-    If timestamps are wrong, a picture that is decoded after the target may be output before it. Such a picture cannot
-    be arbitrarily far behind the target. Of the pictures that are decoded before it, at most `reorder_depth` are output
-    after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the target is one of them. So reading can end after
-    `reorder_depth` packets whose timestamps are later than the target's.
+    A target is a packet whose position is needed. If timestamps are wrong, a picture P that is decoded after the target
+    may be output before the target. Of the pictures that are decoded before P, at most `reorder_depth` are output after
+    P (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the target is one of these pictures. So P cannot be far behind the
+    target, and reading can end after `reorder_depth` packets whose timestamps are later than the target's timestamp.
 
     Args:
         pts: int64 [packets], the timestamps.
-        targets: int64 [targets], packet numbers.
+        targets: int64 [targets], the numbers of the target packets.
         reorder_depth: The number of pictures that a decoder holds back.
 
     Returns:
-        int64 [targets], the number of the packet after the last one to read.
+        int64 [targets], the number of the packet after the last packet to read.
     """
     ends = np.full(len(targets), len(pts), np.int64)
     left, width = np.arange(len(targets)), reorder_depth + 16
@@ -343,13 +343,14 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
 
 def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the stretches (first packet, end) to read. Stretches of consecutive GOPs are joined up to MAX_BYTES.
+    """Yield the ranges of packets (first packet, end) to read. Needed ranges in consecutive GOPs are joined.
 
-    A joined stretch includes the packets between its parts. Reading these costs less than a second read.
+    A joined range has up to MAX_BYTES, and includes the packets between the needed ranges. Reading these packets takes
+    less time than a second read.
 
     Args:
-        unread: (number of the GOP, first packet, end) of each stretch that is needed, ascending.
-        offset: int64 [packets], in the file.
+        unread: (number of the GOP, first packet, end) of each needed range, ascending.
+        offset: int64 [packets], the offsets in the file.
     """
     before, begin, until = unread[0]
     for gop, first, end in unread[1:]:
@@ -380,24 +381,24 @@ class UnreadHeaders:
         self._read = read
 
     def read(self, targets: NDArray[np.int64]) -> bool:
-        """Read the flags that are needed to plan clips of some packets, and return whether any of them were unread.
+        """Read the flags that are needed to plan clips of some packets. Return whether any of these flags were unread.
 
-        A leading picture also needs the flags of the previous GOP. Whether a picture is a leading picture is known only
-        after its header was read.
+        For a leading picture, the flags of the previous GOP are needed, too. They are read in a second step, because
+        only the header of a picture shows whether it is a leading picture.
 
         Args:
-            targets: int64, packet numbers.
+            targets: int64, the numbers of the packets.
         """
         new = self._fill(targets, starts_back=1)
         leading = targets[(self.packets.flags[targets] & LEADING) != 0]
         return self._fill(leading, starts_back=2) or new
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-        """Read the flags of stretches of packets, and return whether any of them were unread.
+        """Read the flags of ranges of packets, and return whether any of these flags were unread.
 
         Args:
-            begin: int64 [stretches], packet numbers of random access points.
-            end: int64 [stretches], the number of each stretch's last packet.
+            begin: int64 [ranges], the number of each range's first packet, which is a random access point.
+            end: int64 [ranges], the number of each range's last packet, which is included.
         """
         starts = self._starts
         new = False
@@ -410,9 +411,9 @@ class UnreadHeaders:
         """Read flags until the position of each target in output order is certain.
 
         Args:
-            targets: int64, packet numbers.
-            starts_back: The random access point at which reading begins: 1 for the last one up to the target, 2 for the
-                one before that.
+            targets: int64, the numbers of the target packets.
+            starts_back: 1 if reading begins at the last random access point up to each target, 2 if reading begins at
+                the random access point before it.
 
         Returns:
             Whether any of the flags were unread.
@@ -443,7 +444,7 @@ class UnreadHeaders:
 
         Args:
             first: The number of a random access point.
-            end: The number of the packet after the last one to read.
+            end: The number of the packet after the last packet to read.
             offset: int64 [packets], the offsets in the file.
             at_first_start: Whether the first packet is the stream's first random access point.
 
@@ -465,12 +466,12 @@ class UnreadHeaders:
             found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
             # The index numbered the frames by the tables, so headers must not change which packets present a frame.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
-                raise ValueError("some samples that count as frames present no frame, or the other way round")
+                raise ValueError("the headers and the sample tables disagree about which samples present a frame")
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",
                 where=self._where,
                 found=f"packets {first} to {end - 1}",
-                remedy="index it again with --depth packets",
+                remedy="index the file again with --depth packets",
             ) from error
         packets.flags[part], packets.read[part] = found, True  # in place, because `_fill` has copied these arrays

@@ -1,10 +1,10 @@
 """Probe one file: open it safely, choose its video streams, and return the metadata of each stream.
 
 Plain files are probed without libavformat. A file is plain if it is an MP4 whose only track is progressive 8-bit H.264
-video. When libavformat opens a file, it decodes the first pictures, which takes longer than reading all sample tables.
-For plain files, the result is the same as libavformat's. All other files are opened with libavformat.
+video. This is faster: when libavformat opens a file, it decodes the first pictures, which takes longer than reading all
+sample tables. The result is the same as with libavformat. All other files are opened with libavformat.
 
-If a video is stored inside another file, such as a tar, the offsets of its packets are those in the outer file.
+If a video is stored inside another file, such as a tar, the offsets of its packets are offsets in the outer file.
 """
 
 import struct
@@ -39,7 +39,7 @@ PacketsOrNone = TypeVar("PacketsOrNone", PacketColumns | None, AudioPackets | No
 
 
 def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium with the metadata of a member that is known before the member is probed."""
+    """Return a medium with the name, byte range and sidecars of a member (a video in a tar or a Parquet file)."""
     part = member.part
     return replace(
         medium,
@@ -51,7 +51,7 @@ def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium that was probed as a member, with packet offsets changed to offsets in the outer file.
+    """Change the packet offsets of a medium that was probed as a member into offsets in the outer file.
 
     Args:
         medium: The medium, with offsets from the member's beginning.
@@ -68,7 +68,7 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed from a copy of a value in a compressed Parquet column, without packet offsets.
+    """Remove the packet offsets of a medium that was probed from a copy of a value in a compressed Parquet column.
 
     Args:
         medium: The medium, with offsets in the copy.
@@ -120,8 +120,8 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 
     Args:
         container: An open container.
-        skips: Whether a file without a video stream gets the status `refused`, so that the indexing run counts it as
-            skipped. Otherwise the file gets the status `failed`.
+        skips: If True, a file without a video stream gets the status `refused`, and the run reports the file as
+            skipped. If False, such a file gets the status `failed`.
 
     Raises:
         MediaError: There is no video stream.
@@ -137,19 +137,19 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
     """Return a stream's length and rate as the container's header states them."""
     name = container_name(container)
-    # The header of a fragmented MP4 does not cover its fragments, so it states no number of frames.
+    # The header of a fragmented MP4 does not cover its fragments, so it does not state the number of frames.
     if name not in STATING or (name == "mp4" and not stream.frames):
         return stated(None, None, fraction_of(stream.codec_context.framerate))
     seconds = None if container.duration is None else container.duration / av.time_base
     time_base = fraction_of(stream.time_base)
     if stream.duration is not None and time_base is not None:
         seconds = float(stream.duration * time_base)
-    elif len(container.streams) > 1:  # the file's duration may be that of a longer stream
+    elif len(container.streams) > 1:  # the file's duration may be the duration of a longer stream
         seconds = None
     rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # for mp4, the average rate is computed by libavformat, not stated by the header
         rate = fraction_of(stream.average_rate)
-    frames = stream.frames if name == "mp4" else None  # in other containers, libavformat derives it from a duration
+    frames = stream.frames if name == "mp4" else None  # for others, libavformat computes it from a duration
     return stated(frames, seconds, rate)
 
 
@@ -183,9 +183,9 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
 def codec_tag_of(context: VideoCodecContext) -> str | None:
     """Return the codec tag, or None if there is none.
 
-    A tag may be a number instead of four letters. Such a tag is kept only for codecs that framedex does not parse,
-    because some of their decoders depend on it. For example, FFmpeg flips raw pictures if the tag is 3 (AVI's
-    BI_BITFIELDS). For parsed codecs, numbers have no effect.
+    A tag may be a number instead of four letters. A number is kept only for codecs that framedex does not parse,
+    because some of their decoders depend on the number. For example, FFmpeg flips raw pictures if the tag is 3 (AVI's
+    BI_BITFIELDS). For parsed codecs, a number does not have an effect.
     """
     try:
         tag = context.codec_tag
@@ -280,7 +280,7 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
-    """Return the bytes of each box in a track's only sample entry by box type, or None if the entry is not plain."""
+    """Return the contents of the boxes in a track's only sample entry, by box type. Return None if it is not plain."""
     start, end = track.tables[b"stsd"]
     ((_, first, last),) = child_boxes(data, start + 8, end)
     (depth,) = struct.unpack_from(">H", data, first + VISUAL_HEADER_BYTES - 4)
@@ -291,7 +291,7 @@ def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
 def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
     """Return the length and frame rate that the headers of a plain file state.
 
-    As in libavformat, the duration is the shortest one that the headers state, including that of the edit list.
+    As in libavformat, the duration is the shortest of the durations that the headers and the edit list state.
     """
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
@@ -328,14 +328,14 @@ class ProbeTask:
             it. This implies depth `packets`.
         prove: The number of frames of each video to draw at random, to decode as clips decode them, and to compare with
             a decode from further back. With `verify`, all frames are compared.
-        images: The description of how images are stored and timed. None if the file is a video.
-        facts: The metadata of an object from a listing of its folder. None if it is unknown.
+        images: The storage form and the times of images. None if the file is a video.
+        facts: The metadata of an object from a listing of its folder. None if the folder was not listed.
         searched: Whether the file was found by a search instead of being named by the user. A file without a video
             stream is skipped if it was found by a search, and fails otherwise.
-        holds: The kind of a file that holds several media. None if the file itself is the medium.
+        holds: `tar` or `parquet` for a file that contains several media. None if the file itself is the medium.
         sidecars: The kinds of sidecars in a tar that become the user's columns.
         member: The video inside the file. None if the file itself is the video.
-        expected: The fingerprint that the outer file had when the member was found.
+        expected: The fingerprint that the file had when `member` was found. None without a member.
     """
 
     path: str
@@ -509,5 +509,7 @@ def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation
     except (av.error.FFmpegError, IndexError) as error:
-        raise MediaError("undecodable", f"the first picture does not decode: {containers.reason_of(error)}") from error
-    raise MediaError("undecodable", "no picture decodes from the stream")
+        raise MediaError(
+            "undecodable", f"the first picture cannot be decoded: {containers.reason_of(error)}"
+        ) from error
+    raise MediaError("undecodable", "no picture of the stream can be decoded")

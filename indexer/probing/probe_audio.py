@@ -39,10 +39,10 @@ class AudioTable:
     """The packets of an audio track in decode order.
 
     Attributes:
-        samples: The packets, with the times that result from the edit list, and with stated durations. A packet is
-            hidden if no part of it lies within the edit list.
+        samples: The packets. The edit list is already applied to their times. Their durations are taken from the
+            tables. A packet is hidden if the edit list does not present any part of it.
         timescale: The number of units of time per second.
-        length: The duration of the samples or that of the edit list, whichever is shorter, in units of the timescale.
+        length: The duration of the samples, or of the edit list if the edit list is shorter, in units of the timescale.
             None in fragmented movies.
     """
 
@@ -73,7 +73,7 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     if samples.entry.any() or not samples.size.all() or not len(samples.size):
         raise UntrustedTables("the audio track has no samples, has empty samples, or has several sample entries")
     if not samples.duration[:-1].all() or samples.hidden.any():
-        raise UntrustedTables("audio samples have no duration, or fragments overlap")
+        raise UntrustedTables("some audio samples have a duration of 0, or fragments overlap")
     length = int(samples.duration.sum())
     if track.edits:
         length = min(length - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
@@ -115,10 +115,10 @@ def _edited(
         raise UntrustedTables("the edit list presents several pieces of the audio")
     length = rescale(edit.duration, track)
     if not length:
-        raise UntrustedTables("the edit list shows nothing of the audio")
+        raise UntrustedTables("the edit list does not present any part of the audio")
     hidden = (time + duration <= edit.media_time) | (time >= edit.media_time + length)
     if hidden.all():
-        raise UntrustedTables("the edit list shows nothing of the audio")
+        raise UntrustedTables("the edit list does not present any part of the audio")
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
@@ -138,7 +138,7 @@ def _group(samples: Samples) -> None:
 
 
 LOOKED_AT = 4  # number of packets at each end of the stream that are decoded to count their samples
-NEAR_BYTES = 32 << 10  # distance in bytes from the first or last packet within which an object's packets are decoded
+NEAR_BYTES = 32 << 10  # of an object, packets within this distance from the first or last packet are decoded
 # Codecs whose frame size libavformat knows. FFmpeg 9 trims the last packet of an MP4 by the frame size (see
 # `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
@@ -150,11 +150,11 @@ class _Demuxed:
     """The properties of demuxed audio packets, collected packet by packet.
 
     Attributes:
-        pts: The timestamps. NO_PTS where one is missing.
+        pts: The timestamps. NO_PTS where a timestamp is missing.
         size: The sizes in bytes.
         offset: The offsets in the file. Valid only if `addressable`.
         samples: The numbers of samples that packet headers state. Empty if headers of the codec do not state them.
-        skip: For some packet numbers, the numbers of samples to drop (from the beginning on, at the end).
+        skip: For some packet numbers, the numbers of samples to drop (from the packet's beginning on, at its end).
         discarded: The numbers of packets that an edit list cuts away.
         head: The bytes of the first packets.
         tail: The bytes of the last packets.
@@ -175,13 +175,13 @@ class _Demuxed:
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
     """Return the metadata of the first audio stream, or None if there is no audio stream.
 
-    If the audio is not available, `problem` of the returned record states the reason. Errors of reading an object are
-    raised nevertheless.
+    If the audio is not available, `problem` of the returned record states the reason. However, errors of reading an
+    object are raised.
 
     Args:
         file: The file or object.
         container: The same file or object, opened with PyAV. The first packets are read from the container.
-        tables_only: Whether only sample tables may be read, and no other packets than those that check the tables.
+        tables_only: If True, only the sample tables and the few packets that check the tables are read.
 
     Raises:
         MemoryError: Memory runs out.
@@ -248,7 +248,7 @@ def _probe(
     time_base = fraction_of(stream.time_base)
     if audio.codec is None or time_base is None:
         raise audio_times.AudioProblem("there is no decoder for the audio")
-    if file.sparing:  # do not read the video packets before the first audio packet
+    if file.sparing:  # otherwise, video packets before the first audio packet would be read
         for video in container.streams.video:
             video.discard = Discard.all
     try:
@@ -433,7 +433,7 @@ def _tabulated(
 ) -> tuple[tuple[int, int], AudioPackets]:
     found, scale = table.samples, Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
-        raise UntrustedTables("the track's timescale does not count samples")
+        raise UntrustedTables("the timescale does not divide the sample rate, or the first timestamp is missing")
     n = len(found.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
     if file.sparing:  # decode only packets that are stored near the first packet or the last packet
@@ -443,7 +443,7 @@ def _tabulated(
     duration = found.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
-        raise UntrustedTables("audio packets decode to a different number of samples than the tables state")
+        raise UntrustedTables("audio packets decode to other numbers of samples than the tables state")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("audio packets differ in their durations, and a longer duration may mean a gap")
     samples[-1] = counts[-1]
@@ -453,7 +453,7 @@ def _tabulated(
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
-        raise UntrustedTables("the first presented sample has another timestamp than the tables state")
+        raise UntrustedTables("the timestamp of the first presented sample differs from the tables")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
     packets = AudioPackets(sample=sample, offset=found.offset, size=found.size)
     return (first, int(sample[last] + samples[last]) - dropped), packets
@@ -464,10 +464,11 @@ def _dropped_at_end(
 ) -> int:
     """Return the number of samples that libavformat drops at the end of an MP4's last presented packet.
 
-    FFmpeg up to version 8 drops none. From version 9 on, FFmpeg drops the samples of the track's last packet that are
-    after the track's end. FFmpeg computes this end as time zero plus the track's length, even if the track begins later
-    than at time zero. In such tracks, FFmpeg drops too many samples: those after the track's end, and as many as there
-    are between time zero and the beginning. If this is a whole packet or more, FFmpeg drops none.
+    FFmpeg up to version 8 does not drop samples. From version 9 on, FFmpeg drops the samples of the track's last packet
+    that are after the track's end. FFmpeg computes this end as time zero plus the track's length, even if the track
+    begins later than at time zero. In such tracks, FFmpeg drops too many samples: the samples after the track's end,
+    and as many more as fit between time zero and the beginning. If the sum is a whole packet or more, FFmpeg does not
+    drop samples.
 
     Args:
         table: The packets of the track.
@@ -477,13 +478,13 @@ def _dropped_at_end(
         last: The number of the last presented packet.
 
     Raises:
-        UntrustedTables: Another packet than the track's last one ends after the track's length. Only demuxing shows
-            which samples are dropped.
+        UntrustedTables: The last presented packet ends after the track's length, but is not the track's last packet, or
+            its codec is not in FRAMED. Only demuxing shows which samples are dropped.
     """
     if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0
     if coding.rate != table.timescale:
-        raise UntrustedTables("the track's timescale does not count samples")
+        raise UntrustedTables("the track's timescale differs from the sample rate")
     start, count = int(stated[last]), int(samples[last])
     beyond = start + max(count, int(table.samples.duration[last])) - table.length
     if beyond <= 0:

@@ -33,13 +33,13 @@ MAX_SIZES = 3  # largest number of different image sizes that a message lists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTask:
-    """A description of how images are stored and timed.
+    """The storage form and the times of images.
 
     `fps` and `seconds` of a listing have priority over the timestamps file in the folder. The timestamps file has
     priority over `default_fps`.
 
     Attributes:
-        form: The kind of the path.
+        form: The form of storage: a folder of images, a tar, or a single image.
         names: The file names of a folder's images in order. Empty for a tar or a single image.
         member: The name of the sequence if the folder holds several sequences. None otherwise.
         fps: The frame rate that a listing states, or None.
@@ -73,11 +73,11 @@ class ImageTask:
 
 
 def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the metadata of each image sequence. Unusable files raise no error, but give a medium with a problem.
+    """Return the metadata of each image sequence. For an unusable file, a medium with a problem is returned.
 
     Args:
         path: The path of the folder, tar or image.
-        task: The description of how the images are stored and timed.
+        task: The storage form and the times of the images.
         verify: Whether to decode every image and to keep the hashes of its pixels.
     """
     medium = MediumFacts(kind=IMAGES, member=task.member, container="tar" if task.form == "tar" else "files")
@@ -182,7 +182,7 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
     if not by_name:
         if tar.damage is not None:
             raise MediaError("truncated", f"the tar is damaged before its first video or image: {tar.damage}")
-        raise MediaError("empty", "the tar holds no video and no image", refused=True)
+        raise MediaError("empty", "the tar contains neither videos nor images", refused=True)
     found = []
     for member, names in group_names(by_name, single=task.single).items():
         sequence = replace(medium, member=readable_name(member))
@@ -243,7 +243,7 @@ class _Images:
         crc32: int64 [n], the checksums of the files.
         md5: The MD5 of each image's pixels, n elements. None for a damaged image. The list is None if images are not
             verified.
-        known: The metadata of the images whose headers could be read. It may have fewer than n elements.
+        known: The metadata of the images whose headers could be read. The list may have fewer than n elements.
         problems: The error messages of damaged images, by image number.
         rotations: The counterclockwise rotation of each image in `known`, in degrees.
     """
@@ -321,7 +321,7 @@ def _described(
         timeline=timeline_of(
             "packets", times.source, images.size, summary, hashed=images.md5 is not None, crc32=images.crc32
         ),
-        # Images of one clip must be turned alike, so images that differ stay as they are stored.
+        # The images of a clip must all be rotated by the same angle, so images with different rotations stay as stored.
         rotation_degrees=images.rotations[0] if len(set(images.rotations)) == 1 else 0,
         problem=_remarks(names, images),
         packets=PacketColumns(
@@ -337,7 +337,7 @@ def _described(
 
 
 def _remarks(names: Sequence[str], images: _Images) -> Problem | None:
-    """Return a description of the damaged images, differing sizes and orientations of a usable sequence, or None.
+    """Describe damaged images, different sizes and different orientations in a usable sequence, or return None.
 
     Args:
         names: The names of the images.

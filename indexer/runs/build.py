@@ -1,7 +1,8 @@
 """Build or update an index: plan the work, probe media on an engine, and write parts.
 
-Before their media are probed, the contents of tars and Parquet files are listed. The item for such a file is then
-replaced by one item for each of its videos, and one item for all its images.
+The work consists of items (`Item`), at first one for each file or folder of images. Tars and Parquet files are searched
+for media first. Then the item of a tar or a Parquet file is replaced by one item for each of its videos, and one item
+for all of its images.
 """
 
 import contextlib
@@ -46,8 +47,8 @@ def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[
     Raises:
         StorageError: The store denies access.
     """
-    # A batch ends with its 64th tar or Parquet file. `before` has the number of such files that precede each item. This
-    # number determines the batch of the item.
+    # A batch ends with its 64th tar or Parquet file. `before` has, for each item, the number of tars and Parquet files
+    # before the item. This number determines the batch of the item.
     before = itertools.accumulate((is_holder(item) for item in items), initial=0)
     numbered = zip(before, items, strict=False)
     for _, some in itertools.groupby(numbered, key=lambda entry: entry[0] // HOLDERS_TOGETHER):
@@ -301,7 +302,8 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
     for batch in opened_files(items, options):
-        # Such a file is one item in `items`, and its last item in `batch` has `files` above 0. Add the other media.
+        # A tar or Parquet file is one item in `items`, but one or more items in `batch`. All but the last of these have
+        # `files` 0, and are added to the total here.
         total += sum(item.files == 0 and item.task is not None for item in batch)
         calls = Calls(
             function=probe_item,
@@ -311,7 +313,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
             together=FILES_TOGETHER,
         )
         workers = min(options.workers, max(1, sum(not is_known(item) for item in batch)))
-        # The rows of one file are written together, so that after a kill, a file has all of its rows or none.
+        # The rows of one file are written together, so that a killed run leaves either all rows of a file or none.
         of_file: list[tuple[Row, Row]] = []
         for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
             of_file += _rows(outcome, options)

@@ -47,7 +47,7 @@ class Opened:
     facts: Facts | None = None
 
 
-OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because all objects cause them
+OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because they affect all objects
 WHOLE_BYTES = 1 << 20  # up to this size, an object is copied immediately, which is faster than two requests
 HOLDER_KEPT_BYTES = 4 << 20  # size of the read cache for a tar or Parquet file, whose headers are read in order
 MAX_REQUESTS = 64  # maximum number of requests for sample tables; a copy of the object is faster than more requests
@@ -90,7 +90,7 @@ def _probe_cell(task: probe.ProbeTask, member: FileMember, medium: MediumFacts) 
     Args:
         task: The task for the video.
         member: The value.
-        medium: The metadata of the video that are known before probing.
+        medium: The metadata of the video that is known before probing.
 
     Raises:
         MediaError: The value cannot be read.

@@ -1,6 +1,7 @@
 """Compact an index, and build an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Compacting merges the parts of many runs into few parts. Superseded rows, and rows of media that are gone, are removed.
+Compacting merges the parts of many runs into few parts. Rows that a later run replaced, and rows of media that no
+longer exist, are removed.
 
 The slices of a run write the same parts as an undivided run. The first slice writes a plan that all slices share: the
 numbers of the parts, and a digest of the work. Each slice compares the sources with the state of the index before the
@@ -30,7 +31,7 @@ from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
 from framedex.storage.places import Place, parquet_file
 
-# Limits for the size of a merged part. They limit the memory for rows of `videos`, which are in memory until the part
+# Limits for the size of a merged part. They limit the memory, because the rows of `videos` are in memory until the part
 # is written.
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
@@ -86,7 +87,8 @@ def compact_index(out: Place) -> CompactReport:
 class _PartMerger(PartPairs):
     """A writer of new parts from rows of old parts.
 
-    The rows are copied as Arrow tables. For the number of files in a part, each medium counts as a file.
+    The rows are copied as Arrow tables. The size of a part is limited by its number of files. Here, each medium counts
+    as a file.
     """
 
     @staticmethod
@@ -142,7 +144,7 @@ class SlicedRun:
 
     Attributes:
         slices: The number of slices.
-        first_part: The number assigned to the first part that the slices write. The other parts have the next numbers.
+        first_part: The number of the first part that the slices write. The other parts have the next numbers.
         parts: The number of parts that all slices together write.
         work: A digest of all work of the run (`digest`).
     """
@@ -168,8 +170,8 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
     """Run one slice of an index run. The report counts the media of this slice, but the files of the whole run.
 
     Raises:
-        OutputError: `build_index` raises the error, or the slices differ in their work.
-        SourceError, FormatError: `build_index` raises the error.
+        OutputError: As in `build_index`, or the sources or options differ between the slices.
+        SourceError, FormatError: As in `build_index`.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -212,9 +214,9 @@ def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[
         if plan != stored:
             is_count = plan.slices != stored.slices
             raise OutputError(
-                f"the slices of this run have other {'slices' if is_count else 'sources and options'}",
+                f"the slices of a run must have the same {'number of slices' if is_count else 'sources and options'}",
                 where=str(options.out / build.SLICES_NAME),
-                found=plan.slices if is_count else "different work than the first slice found",
+                found=plan.slices if is_count else "other work than in the first slice",
                 allowed=stored.slices if is_count else None,
                 remedy=f"run the same command for each slice, or delete {build.SLICES_NAME} to begin again; "
                 "existing parts are kept",
@@ -267,7 +269,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(
-                "the sources or options differ from those of the slices",
+                "the sources or options differ from the sources or options of the slices",
                 where=str(options.out),
                 remedy="pass the same sources and options with --finish as with --task",
             )

@@ -170,11 +170,11 @@ def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
 
 # A pattern for the names of the objects that the slices of a run write before the header of the index exists.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
-Identity = tuple[str, str | None]  # (uri, name of the medium in a file or folder with several media or None)
+Identity = tuple[str, str | None]  # (uri, name); the name is None unless several media share the uri
 # For the uri of each tar or Parquet file, a dictionary from the names of its media to their sidecars as JSON.
 Members = dict[str, dict[str, str | None]]
-# The number of files as which a tar or a Parquet file counts when files are divided into parts. Such a file may have
-# thousands of media. With fewer such files in a part, less work is lost if a run is killed.
+# The number of files that a tar or a Parquet file counts as when items are divided into parts. Such a file may have
+# thousands of media. The fewer such files a part has, the less work is lost if a run is killed.
 HOLDER_FILES = 64
 
 
@@ -182,15 +182,15 @@ HOLDER_FILES = 64
 class IndexOptions(Search):
     """The options of an index run.
 
-    The attribute `root`, which `Search` documents, is also the base folder of the recorded uris. If it is None, the
-    base folder is the root of the existing index. In a new index, it is the common folder of the sources.
+    The uris in the index are relative to the attribute `root` (see `Search`). If `root` is None, they are relative to
+    the root of the existing index or, in a new index, to the common folder of the sources.
 
     Attributes:
         sources: The files, folders, globs, lists and listings that the user passes.
         out: The folder of the index.
         depth, streams, verify, prove: The options of probing (see `ProbeTask`).
         sidecars: The kinds of sidecars that become columns of the videos in tars.
-        image_fps: The number of images per second, for images whose times are not stated. If None, the number is 1.
+        image_fps: The number of images per second, for images whose times are not stated. If None, 1.
         workers: The number of processes that probe media.
         engine: The function that runs the probes.
         retry: Whether to probe failed media again even if nothing changed.
@@ -229,7 +229,7 @@ class Item:
         rows: The rows of the item in the index, if the item no longer exists. None otherwise.
         found: The metadata of the item, if they are known without probing. None otherwise.
         known: The rows in the index of the media in a tar or a Parquet file. Empty for other items.
-        files: The number of files as which the item counts when files are divided into parts.
+        files: The number of files that the item counts as when items are divided into parts.
     """
 
     identity: Identity
@@ -241,7 +241,7 @@ class Item:
 
 
 def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
-    """Divide items into parts of an index, each of which is full when its items count as `files_a_part` files."""
+    """Divide items into parts of an index. A part is full when its items count as `files_a_part` files."""
     parts: list[list[Item]] = []
     files = files_a_part
     for item in items:
@@ -262,7 +262,7 @@ class IndexReport:
 
     Attributes:
         out: The folder of the index.
-        root: The base folder of the recorded uris.
+        root: The folder that the uris in the index are relative to.
         new: The number of files that were not in the index before.
         changed: The number of files that were in the index and have changed.
         retried: The number of unchanged files that are probed again because they were refused or failed.
@@ -360,8 +360,8 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
     Args:
         options: The options of the run.
-        before: The number of the first part that is ignored (see `Index`), to see the index as it was before the run.
-            If None, all parts are read.
+        before: Only parts with smaller numbers are read, to see the index as it was before the run. If None, all parts
+            are read.
 
     Raises:
         OutputError: The root of the index differs from `options.root`, or `options.out` is not an index.
@@ -385,7 +385,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
             known.setdefault(row["uri"], []).append(row)
     elif _is_something_else(options.out):
         raise OutputError(
-            "the output folder is something else than an index",
+            "the output folder exists, but is not an index",
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
@@ -406,14 +406,14 @@ def _pinned(source: str) -> str:
 def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
     """Raise MissingSourceError if a source does not exist.
 
-    A missing source that the index has is not an error: its medium counts as gone.
+    If a missing source is in the index, this is not an error: the medium counts as gone.
     """
     missing = [
         item
         for item in found.listed
         if item.named == "source"
         and item.error is None
-        and not is_remote(item.path)  # for objects, probing reports whether they are missing
+        and not is_remote(item.path)  # probing reports missing objects
         and not os.path.lexists(item.path)
         and relative(item.path, root) not in known
     ]
@@ -433,7 +433,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
     Args:
         found: The media of the sources.
-        root: The base folder of the recorded uris.
+        root: The folder that the uris in the index are relative to.
         known: The rows in the index, by uri.
         options: The options of the run.
     """
@@ -482,12 +482,13 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             work.unopened.append(Item(identity=identity, found=facts))
             report.changed += bool(rows)
     named = {uri for uri, _ in tasks.keys() | errors.keys()}
-    # A medium counts as gone only if this run searched its folder. Listings are included, because a wrong row of a
-    # listing becomes a failed medium with a uri below the path of the listing.
+    # A medium counts as gone only if this run searched its folder. Each listing counts as a searched folder, too: a
+    # wrong row becomes a failed medium with the uri `LISTING/row N`, which is gone when the user has corrected the row.
+    # Every uri in object storage counts, because it may be a folder.
     searched = [
         absolute(source)
         for source in options.sources
-        if is_remote(source) or is_listing(source) or os.path.isdir(local_path(source))  # any uri may be a folder
+        if is_remote(source) or is_listing(source) or os.path.isdir(local_path(source))
     ]
     for uri, rows in known.items():
         path = joined(root, uri)

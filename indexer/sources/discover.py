@@ -1,7 +1,8 @@
 """Find the media of sources: files, folders, globs, text lists, DALI file lists, and listings with columns.
 
-A search of folders skips images in folders with videos, and files without the filename extension of a video, an image
-or a tar.
+The result is a list of mentions. A mention (`NamedMedium`) is a source that is a file, one line of a list, one row of a
+listing, or one medium that a search of a folder or a glob found. A search of folders skips images in folders with
+videos, and files without the filename extension of a video, an image or a tar.
 """
 
 import functools
@@ -42,7 +43,7 @@ class OtherFiles:
 
 
 def is_other(name: str) -> bool:
-    """Return whether a search skips a file and reports it. Hidden files and timestamps files are not reported."""
+    """Return whether a search reports a file as skipped. Hidden files and timestamps files are not reported."""
     return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
@@ -129,7 +130,8 @@ def media_id(uri: str, stream: int | None = None, *, member: str | None = None) 
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
-        # The zero byte makes the text different from the uri of any other medium, because paths never contain one.
+        # The zero byte makes the text different from the uri of any other medium, because paths never contain a zero
+        # byte.
         name = f"{name}\0{member}"
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
@@ -148,7 +150,7 @@ def default_root(sources: Sequence[str]) -> str:
 
 
 def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
-    """Return all mentions of media, in the order of the sources. The media of a folder or a glob are sorted.
+    """Return all mentions of media in the sources, in order. The media of a folder or a glob are sorted.
 
     Args:
         sources: The sources, as the user spells them.
@@ -205,7 +207,7 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
 def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
     """Return the mentions, with an error for each medium that links lead out of the folder where it was found.
 
-    A medium with another mention that is allowed to reach it does not have an error.
+    If one mention of a medium does not get an error, its other mentions do not get an error, either.
     """
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
     errors = [_link_error(item, real_folder) for item in listed]
@@ -270,7 +272,7 @@ def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.
     else:
         by_folder = folders.object_folders(checked(source))
         if not by_folder and not source.endswith("/"):
-            yield _plain(source)  # either an object without a filename extension, or missing; probing checks this
+            yield _plain(source)  # an object without a filename extension, or missing; probing finds out
             return
         media: list[named_medium.NamedMedium] = []
         for folder, files in by_folder.items():
@@ -332,7 +334,7 @@ def _walk(top: str, folder: str, search: Search, found: Found) -> Iterator[named
 
     Args:
         top: The folder.
-        folder: The folder out of which links must not lead.
+        folder: Links must not lead out of this folder.
         search: The options.
         found: The record of skipped files.
     """
@@ -349,7 +351,7 @@ def _media_of(
     Args:
         base: The folder.
         files: The names of the files directly in the folder.
-        folder: The folder out of which links must not lead. None in object storage.
+        folder: Links must not lead out of this folder. None in object storage.
         search: The options.
         found: The record of skipped files.
     """
@@ -371,7 +373,7 @@ def _media_of(
 
 
 def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named_medium.NamedMedium]:
-    """Sort the media of a folder by their spelled uris. Raises SourceError if the folder does not contain any media."""
+    """Return the media of a folder, sorted by their spelled uris. Raises SourceError if there are no media."""
     if not media:
         raise SourceError(
             "the folder contains neither videos nor images",

@@ -58,7 +58,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return the paths that match a glob, sorted. `**` stands for any number of folders (`folders_below`)."""
+    """Return the paths that match a glob, sorted. `**` stands for any number of folders."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -75,12 +75,12 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return the real path of a file if symbolic links lead out of a folder. Return None otherwise.
+    """Return the real path of a file in a folder if symbolic links lead out of the folder. Return None otherwise.
 
     Args:
         path: The absolute path of the file.
         folder: The folder that the real path should be in.
-        real_folder: The function `os.path.realpath`, or a version of it that caches results during one search.
+        real_folder: The function `os.path.realpath`, or a version of this function that caches its results.
     """
     if not is_inside(path, os.path.abspath(folder)):
         return None  # the path itself is outside of the folder, so it was not reached by a link in the folder
@@ -92,7 +92,7 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
 
 
 def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
-    """Return the metadata of all objects at and below a uri, by the folder of the object, then by its name.
+    """Return the metadata of all objects at and below a uri. The keys are the folder, then the name in the folder.
 
     The folders are sorted.
 

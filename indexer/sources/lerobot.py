@@ -135,7 +135,7 @@ FrameNumbers = tuple[Mapping[int, NDArray[np.int64]], NDArray[np.int64] | None]
 def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[NamedMedium]:
     """Yield the mentions of the videos of a LeRobot dataset, one for each episode and camera.
 
-    The mentions have these columns:
+    A mention (`NamedMedium`) is a row of a listing. The mentions have these user columns:
 
     - `dataset`: the folder of the dataset, as the user spells it.
     - `episode_index`: the number assigned to the episode.
@@ -193,7 +193,7 @@ def _read_info(folder: _Folder) -> Row:
             "the folder is not a LeRobot dataset",
             where=str(folder),
             found=f"{INFO}: {error!r}",
-            allowed="meta, data, videos",
+            allowed="a folder with the subfolders meta, data and videos",
         ) from error
     if version not in VERSIONS:
         raise SourceError(

@@ -1,7 +1,8 @@
 """Read lists (text files with the paths of media) and listings (tables with the paths of media and user columns).
 
-Listings are CSV, JSON, JSON Lines or Parquet files. The listings of some well-known datasets have ids of videos instead
-of paths. A `Convention` recognises such a listing by its columns, and derives possible paths from the ids.
+A mention (`NamedMedium`) is one line of a list or one row of a listing, with the medium that it names. Listings are
+CSV, JSON, JSON Lines or Parquet files. The listings of some well-known datasets have ids of videos instead of paths. A
+`Convention` recognises such a listing by its columns, and derives possible paths from the ids.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class Convention:
         texts: The columns that are read as text, even if all of their values look like numbers.
         paths: The function that returns the possible paths of a row's video, relative to the root, in the order in
             which they are tried.
-        renamed: The new names, by old name, of columns whose names would have another meaning in framedex's listings.
+        renamed: New names of columns, by old name. The old names would have another meaning in framedex's listings.
     """
 
     name: str
@@ -347,7 +348,7 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
             directory.
 
     Returns:
-        (absolute path or uri, the folder out of which links must not lead or None).
+        (absolute path or uri, folder). Links must not lead out of the folder. It is None if links may lead anywhere.
     """
     if is_remote(spelled):
         return checked(pinned(spelled)), None
@@ -455,7 +456,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
 
 
 def _failed_row(path: Place, number: int, problem: str, columns: Row, *, refused: bool = False) -> NamedMedium:
-    """Return the mention for a wrong row of a listing, with an error that describes the problem."""
+    """Return the mention of a failed medium for a wrong row of a listing. Its error describes the problem."""
     name = f"{path}/row {number}"
     error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
@@ -491,10 +492,10 @@ def _find_by_convention(
 ) -> dict[int, NamedMedium]:
     """Return the mentions of a listing of a well-known dataset, by the number of the row.
 
-    A row without an existing file is mentioned with its first possible path, so that it becomes a failed medium.
+    If none of the possible paths of a row exists, the mention has the first of these paths, and the medium will fail.
 
     Raises:
-        SourceError: No file of the listing exists, or the base folder is in object storage, where files are not looked
+        SourceError: None of the videos exists, or the base folder is in object storage, where the videos are not looked
             for.
     """
     base = os.path.dirname(str(path)) or "."

@@ -41,7 +41,8 @@ class FileMember:
         part: The byte range of the video in the file. None if the video is a value of a compressed column, which does
             not have a byte range.
         sidecars: The user columns of the video, as JSON (`named_medium.sidecar_text`). None if they are not read.
-        remark: A problem of the sidecars, or that the file is truncated within the video. None if there is no problem.
+        remark: A problem that does not prevent probing: of the sidecars, or a truncation of the tar within the video.
+            None if there is no such problem.
         error: The reason why the video must not be opened. None if it may be opened.
     """
 
@@ -157,7 +158,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:
                 raise MediaError("not_media", f"is not a tar: {error}") from error
-            truncation = f"the member after the one at byte {last} cannot be read: {error or type(error).__name__}"
+            truncation = f"the member after the member at byte {last} cannot be read: {error or type(error).__name__}"
     videos += _finished(sample, sidecars)
     return FileContents(images=images, videos=_each_once(videos), damage=truncation or _ending(read, end, size_bytes))
 
@@ -174,7 +175,7 @@ def _check_not_compressed(head: bytes) -> None:
 
 
 def _image(member: tarfile.TarInfo, size_bytes: int) -> FileImage | None:
-    """Return the name, byte range and problem of a member in the form of an image, whatever the member contains.
+    """Return the name, byte range and problem of a member as a `FileImage`, even if the member is not an image.
 
     Return None for folders and hidden files.
     """
@@ -196,7 +197,7 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
     """Return a video in a tar. If the tar is truncated within the video, the byte range ends where the tar ends.
 
     Args:
-        place: The name, byte range and problem of the member.
+        place: The name, byte range and problem of the member (`_image`).
         stated_bytes: The size of the member in its header, in bytes.
         size_bytes: The size of the tar, in bytes.
     """
@@ -306,8 +307,8 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 def read_parquet(read: Read, size_bytes: int) -> FileContents:
     """Find the videos in a Parquet file, and read the other columns of their rows.
 
-    The videos themselves are read only if they do not have byte ranges and the statistics of the file do not exclude
-    nulls.
+    The videos themselves are read only to find null values. This is necessary if the videos do not have byte ranges and
+    the statistics of the file do not exclude null values.
 
     Args:
         read: The function that reads byte ranges of the file.
@@ -391,7 +392,7 @@ def _of_column(
         file: The open file.
         row_group: The number of the row group.
         leaf: The column of videos.
-        first: The number in the file of the row group's first row.
+        first: The number of the row group's first row in the file.
         rows: The columns of the row group that do not contain videos.
     """
     chunk = checked_group(file, row_group).column(leaf.number)
@@ -428,8 +429,8 @@ def _of_column(
 def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData) -> set[int]:
     """Return the numbers of the rows of a row group in which a column is null.
 
-    The column is read unless the statistics of the file exclude nulls. If the column cannot be read, return an empty
-    set, because reading a value of the column will raise the error later.
+    The column is read unless the statistics of the file show that it does not have nulls. If the column cannot be read,
+    return an empty set, because reading a value of the column will raise the error later.
     """
     counts_nulls = chunk.is_stats_set and chunk.statistics is not None and chunk.statistics.has_null_count
     if counts_nulls and not chunk.statistics.null_count:

@@ -1,5 +1,7 @@
 """Mentions of media, recognition of file types by file names, and sidecar files.
 
+A mention is a source that is a file, one line of a list, one row of a listing, or one medium that a search found.
+
 A sidecar is a file that belongs to the same webdataset sample as a video. Its content becomes a user column. All files
 of a sample share a key, which is the path of the file up to the first dot in the file name. For instance,
 `a/b.left.mp4` has the key `a/b`.
@@ -104,17 +106,17 @@ class NamedMedium:
         spelled: The uri of the medium as the user spells it.
         columns: The values of the user's columns, by name.
         row: The number of the row in the listing, from 0. None if the mention is not from a listing.
-        folder: The folder through which the medium was found, and out of which links must not lead. None if links may
+        folder: The folder through which the medium was found. Links must not lead out of this folder. None if links may
             lead anywhere.
         error: The reason why the medium must not be opened. None if the medium may be opened. A medium whose file name
             is not valid UTF-8 has an error, because the name cannot be written into an index. In this case, `path` and
             `spelled` show invalid bytes as `\\xNN`.
         member: The name of the image sequence, from the column `sequence` of a listing. None for other media.
         images: The file names of the images of a sequence in the folder `path`, in order. None for other media.
-        fps: The rate of the images, in images per second, from the listing. None if the listing does not have a rate.
-        seconds: The time of each image from the listing, in seconds. An element is None if the time is missing. None if
-            the listing does not have times.
-        facts: The metadata of the object if its folder was listed. None otherwise.
+        fps: The rate of the images, in images per second, from the listing. None if the listing does not state a rate.
+        seconds: The time of each image from the listing, in seconds. An element is None if the time is missing.
+            `seconds` is None if the listing does not state times.
+        facts: The metadata of an object in object storage if its folder was listed. None otherwise.
         frame_table: The rows that describe the frames of the part of the medium to which the mention applies. None if
             there are no such rows.
         named: How the medium was found: as a `source`, in a `list` or listing, or only by the `search` of a folder or
@@ -146,7 +148,7 @@ class NamedMedium:
 def form_of(name: str) -> Form:
     """Return the form of a file, judged by its name.
 
-    A file without the filename extension of an image, a tar or a Parquet file is assumed to be a video.
+    A file is assumed to be a video if its filename extension is not that of an image, a tar or a Parquet file.
     """
     if is_image_name(name):
         return "image"
@@ -173,9 +175,10 @@ def readable_name(name: str) -> str:
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
-COLUMNS = "columns"  # JSON key of the values of the other columns of a Parquet file with videos
-# The columns by which a row of a listing selects a part of a medium. If a JSON sidecar has a key with one of these
-# names or a name in SAMPLE_KEYS, the column gets another name, because the key does not have framedex's meaning.
+COLUMNS = "columns"  # JSON key for the values of a Parquet file's columns without videos
+# The columns by which a row of a listing selects a part of a medium. If a JSON sidecar has a key with such a name or
+# with a name in SAMPLE_KEYS, its column gets another name, because the key does not have the meaning of framedex's
+# column.
 OF_STRETCHES = frozenset({"start", "end"})
 MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
@@ -186,7 +189,7 @@ def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
     names = list(kinds)
     wrong = [name for name in names if name not in SIDECARS]
     if wrong:
-        raise ValueError(f"{', '.join(map(repr, wrong))}: allowed are {', '.join(SIDECARS)}")
+        raise ValueError(f"unknown kinds of sidecars: {', '.join(map(repr, wrong))}; allowed are {', '.join(SIDECARS)}")
     return tuple(kind for kind in SIDECARS if kind in names)
 
 
@@ -205,7 +208,8 @@ def sidecar_text(
     """Parse the sidecars of a sample.
 
     Args:
-        wanted: The kinds of sidecars. The result has a value for each kind, which is null if the sample lacks it.
+        wanted: The kinds of sidecars. The result has a value for each kind. The value is null if the sample lacks a
+            sidecar of the kind.
         key: The key of the sample. None if the video does not have a key.
         contents: The content of each sidecar, by kind.
         problems: The problems of sidecars that were found before parsing.

@@ -1,8 +1,8 @@
 """Group images into sequences, and determine the times of the images.
 
-A sequence has the images of a folder, of a part of a tar, or of several rows of a listing. The times of the images are
-given by a rate, a listing, or a timestamps file in the folder or tar. Names of images are sorted by the values of the
-numbers in them, for instance frame2 before frame10.
+A sequence consists of the images of a folder, of some images of a tar, or of the images of several rows of a listing.
+The times of the images are given by a rate, a listing, or a timestamps file in the folder. Names of images are sorted
+by the values of the numbers in them, for instance frame2 before frame10.
 """
 
 import itertools
@@ -80,7 +80,7 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageT
         MediaError: There are too few or too many times, a time is missing or too large, or the times do not ascend.
     """
     if len(seconds) != count:
-        raise _refused(f"{len(seconds)} timestamps for {count} images")
+        raise _refused(f"there are {len(seconds)} timestamps for {count} images")
     ticks = [_ticks(time, number) for number, time in enumerate(seconds)]
     for number, (before, after) in enumerate(itertools.pairwise(ticks), 1):
         if after <= before:
@@ -105,7 +105,7 @@ def _ticks(time: Fraction | float | None, number: int) -> int:
 
 
 def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
-    """Parse a timestamps file. Return the time of each image, in seconds. An element is None if the time is missing.
+    """Parse a timestamps file. Return the time of each image in seconds, or None if the time of an image is missing.
 
     The lines of the file either have one time each, in the order of the images, or have the form `name time`, in any
     order. Blank lines, and comments that begin with #, are ignored.
@@ -166,7 +166,7 @@ def _value(digits: str) -> tuple[int, str]:
 
 SEQUENCE_COLUMN, SECONDS_COLUMN, RATE_COLUMN = "sequence", "seconds", "fps"  # names of columns of listings of images
 NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # names such as `key.000.jpg` of the images of a sample
-NONE = (None, "")  # values that count as missing; CSV cannot represent a missing value other than by an empty text
+NONE = (None, "")  # values that count as missing; in CSV, a missing value is an empty text
 TOP = "."  # name of the sequence that consists of the images in the top-level folder of a tar
 
 
@@ -179,9 +179,10 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
     """Group the images in a tar into sequences. Return the names of the images of each sequence, by its name.
 
     Each image belongs to exactly one sequence. Images that share a key form a sequence with the name of the key. The
-    key is the path up to the first dot of a name such as `key.000.jpg`. A key is ignored if only one image has it, or
-    if it is also the name of a folder of images. All other images of a folder form a sequence with the name of the
-    folder. The name for the top-level folder of the tar is `.`. Sequences and their images are sorted by `natural_key`.
+    key is the path up to the first dot of a name such as `key.000.jpg`. A key is ignored if only one image has the key,
+    or if the key is also the name of a folder of images. All other images of a folder form a sequence with the name of
+    the folder. The name for the top-level folder of the tar is `.`. Sequences and their images are sorted by
+    `natural_key`.
 
     Args:
         names: The names of the image files.
@@ -220,7 +221,7 @@ def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
     """Join rows of a listing that form image sequences. Return the rows, with one row for each sequence.
 
     Images with the same value in the column `sequence` form a sequence. The row of a sequence is at the position of the
-    sequence's first image. It lacks columns in which the joined rows differ.
+    sequence's first image. The row lacks columns in which the joined rows differ.
 
     Args:
         rows: The rows of the listing.

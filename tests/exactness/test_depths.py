@@ -26,8 +26,8 @@ TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
 UNTRUSTED = {
     "h264_all_intra.mp4": "the tables do not list sync samples",
     "h264_single.mp4": "the tables do not list sync samples",
-    "h264_intra_refresh.mp4": "is a sync sample by the tables, but its picture contradicts that",
-    "h264_open_gop.mp4": "only reading every packet shows which pictures after a recovery point need earlier",
+    "h264_intra_refresh.mp4": "as a sync sample, but its picture contradicts this",
+    "h264_open_gop.mp4": "every packet must be read to find pictures after a recovery point that need earlier pictures",
 }
 
 

@@ -94,7 +94,7 @@ class TestWriting:
             said = run(*arguments[:-1], f"{bucket.uri}/{place}", "--overwrite", code=1).output
             assert "do not belong to a dataset" in said
         bucket.put("G/videos/mine.mp4", b"")
-        assert "something else" in run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/G", code=1).output
+        assert "is not an index" in run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/G", code=1).output
         bucket.put("D2/dataset.json", b"of another one whose name begins alike")
         run(*arguments, "--overwrite")
         assert bucket.get("D2/dataset.json").startswith(b"of another")

@@ -95,7 +95,7 @@ def test_images_beside_videos_are_passed_over_and_counted(tmp_path: Path, medium
     assert report.thumbnails == 3
     assert {name: row["kind"] for name, row in rows(index).items()} == {"mixed/a.mp4": "video", "frames": "images"}
     output = run("index", tmp_path / "data", "--out", tmp_path / "INDEX").output
-    assert "3 images in folders with videos skipped" in output
+    assert "skipped 3 images in folders with videos" in output
 
 
 def test_single_images_are_media_of_one_frame_with_their_folders_name(tmp_path: Path) -> None:

@@ -120,6 +120,6 @@ def test_a_run_that_is_broken_off_loses_nothing(worn: Path, monkeypatch: pytest.
 
 
 def test_sources_and_compacting_exclude_each_other(tmp_path: Path) -> None:
-    assert "takes no SOURCE" in run("index", "x", "--compact", "--out", tmp_path / "I", code=2).output
+    assert "does not allow a SOURCE" in run("index", "x", "--compact", "--out", tmp_path / "I", code=2).output
     assert "pass a SOURCE" in run("index", "--out", tmp_path / "I", code=2).output
     assert "is not a framedex index" in run("index", "--compact", "--out", tmp_path, code=1).output

@@ -182,7 +182,7 @@ def test_another_root_is_refused(folder: Path) -> None:
 
 
 def test_a_folder_with_something_else_is_refused_untouched(folder: Path) -> None:
-    with pytest.raises(OutputError, match="something else"):
+    with pytest.raises(OutputError, match="is not an index"):
         framedex_index(folder, folder, progress=False)
     assert sorted(path.name for path in folder.iterdir()) == ["h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"]
 

@@ -135,10 +135,10 @@ def test_a_slice_that_is_killed_leaves_no_part_behind_that_is_not_whole(sources:
 def test_slices_that_have_not_the_same_work_are_refused(sources: Path, medium: Medium) -> None:
     task(sources, 0)
     out = sources.parent / "SLICED"
-    assert "other slices" in run("index", sources, "--out", out, "--task", "1/4", code=1).output
-    assert "other sources and options" in task(sources, 1, "--depth", "packets", code=1)
+    assert "the same number of slices" in run("index", sources, "--out", out, "--task", "1/4", code=1).output
+    assert "the same sources and options" in task(sources, 1, "--depth", "packets", code=1)
     shutil.copy(medium("h264_single.mp4"), sources / "late.mp4")
-    assert "other sources and options" in task(sources, 1, code=1)
+    assert "the same sources and options" in task(sources, 1, code=1)
     assert "being written in slices" in run("index", sources, "--out", out, code=1).output
     assert "being written in slices" in run("index", "--compact", "--out", out, code=1).output
     (out / "slices.json").unlink()

@@ -48,7 +48,7 @@ def told(report: dict[str, Any]) -> tuple[int, ...]:
 
 def test_a_search_skips_them_and_counts_them_apart(folder: Path, tmp_path: Path) -> None:
     said = run("index", folder, "--out", tmp_path / "I").output
-    assert "2 files without a video stream skipped (sound.mkv, sound.mp4)" in said
+    assert "skipped 2 files without a video stream (sound.mkv, sound.mp4)" in said
     assert "1 indexed, 0 refused, 0 failed; 3 files new" in said
     again = index(folder, out=tmp_path / "I")
     assert told(again) == (0, 0, 0, 2, 3)

@@ -27,9 +27,9 @@ def folder(medium: Callable[[str], Path], tmp_path: Path) -> Path:
 def test_files_of_other_endings_are_counted_and_named(folder: Path, tmp_path: Path) -> None:
     said = run("index", folder, "--out", tmp_path / "INDEX").output
     assert (
-        f"5 files skipped for their extensions (3 .txt, such as {folder}/a.txt; "
+        f"skipped 5 files for their extensions (3 .txt, such as {folder}/a.txt; "
         f"1 without an extension, such as {folder}/README; "
-        f"1 .mp3, such as {folder}/d.mp3): pass videos among them as sources"
+        f"1 .mp3, such as {folder}/d.mp3); to index videos among them, pass the videos"
     ) in said
     assert "1 indexed, 0 refused, 0 failed" in said
 
@@ -42,7 +42,7 @@ def test_json_and_a_dry_run_name_them_too(folder: Path, tmp_path: Path) -> None:
     ]
     words = ("index", folder, "--out", tmp_path / "INDEX")
     assert json.loads(run(*words, "--dry-run", "--json").output)["others"] == others
-    assert "5 files skipped" in run(*words, "--dry-run").output
+    assert "skipped 5 files" in run(*words, "--dry-run").output
     assert json.loads(run(*words, "--json").output)["others"] == others
 
 
@@ -64,7 +64,9 @@ def test_one_file_is_told_of_in_the_singular(folder: Path, tmp_path: Path) -> No
     assert "the folder contains neither videos nor images" in said
     shutil.copy(folder / "a.mp4", folder / "notes" / "a.mp4")
     said = run("index", folder / "notes", "--out", tmp_path / "INDEX").output
-    assert f"1 file skipped for its extension (1 .txt, such as {folder}/notes/c.txt): pass videos among them" in said
+    assert (
+        f"skipped 1 file for its extension (1 .txt, such as {folder}/notes/c.txt); to index videos among them" in said
+    )
 
 
 def test_endings_are_alike_in_any_case_and_the_most_frequent_comes_first() -> None:

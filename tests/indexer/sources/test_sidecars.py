@@ -87,5 +87,5 @@ def test_values_of_several_types_become_texts() -> None:
 
 def test_unknown_kinds_are_refused() -> None:
     assert sidecars_of(["cls", "json"]) == ("json", "cls")
-    with pytest.raises(ValueError, match="'yaml': allowed are json, txt, cls, __key__"):
+    with pytest.raises(ValueError, match="'yaml'; allowed are json, txt, cls, __key__"):
         sidecars_of(["json", "yaml"])
