@@ -1,4 +1,4 @@
-"""Labels replace the values of a column by class numbers from 0 on. Also counts the clips per label and split."""
+"""Number the values of a column from 0 on, as class labels, and count the clips of each label in each split."""
 
 import itertools
 from collections import Counter
@@ -57,7 +57,7 @@ class Labels:
 
     @property
     def classes(self) -> list[str]:
-        """The value of each number, as text. If several values have one number, the first of these values."""
+        """The value of each number, as text. If several values share a number, the first of them is used."""
         found = {number: str(value) for value, number in reversed(self.numbers.items())}
         return [found[number] for number in range(len(found))]
 
@@ -83,7 +83,7 @@ class Labels:
         Args:
             values: The values of the column.
             where: The path of the dataset or index, for the error.
-            unit: The word for a thing that has one of the values, such as "clip", for the error.
+            unit: The word that the error uses for the owner of a value, such as "clip".
 
         Raises:
             FramedexError: A value has no number. The error states the first such value.
@@ -212,7 +212,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
         where: The path of the dataset or index, for errors.
 
     Raises:
-        FramedexError: The column has no values that can be labels, or the values in `wanted` have another type than the
+        FramedexError: The values of the column cannot be labels, or the values in `wanted` do not have the type of the
             column.
     """
     where = f"{where}, column {wanted.column!r}"
@@ -252,11 +252,11 @@ def checked_labels(
         values: All values of the column.
         columns: The names of the user's columns.
         where: The path of the dataset, the index or the file of clips, for errors.
-        unit: The word for a thing that has one of the values, such as "clip", for errors.
+        unit: The word that errors use for the owner of a value, such as "clip".
 
     Raises:
-        FramedexError: `made_labels` raises it, a value has no label, or the user already has a column with the name of
-            the column to which the original values move.
+        FramedexError: The column cannot have labels (see `made_labels`), a value has no label, or the user already has
+            a column with the name of the column to which the original values move.
     """
     labels = made_labels(wanted, values, where)
     check_name_is_free(labels, columns, where)
@@ -316,7 +316,7 @@ def label_counts_of(table: pa.Table, column: str) -> Counts:
 
 
 def lacking(counts: Counts) -> list[str]:
-    """Return one sentence for each split without clips of some labels that other splits have."""
+    """Return a sentence for each split that lacks labels which other splits have. The sentence lists these labels."""
     sentences = []
     for split, labels in counts.items():
         absent = [name for name, clips in labels.items() if not clips]

@@ -44,11 +44,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A clip to be written into the dataset, or the failure because of which there is no clip.
+    """A clip to write into the dataset, or the failure to record if the clip cannot be made.
 
     Attributes:
         outcome: The clip or the failure.
-        done: The progress of the plan after this step.
+        done: The number of pieces of the plan that are finished after this step, for the progress bar.
         members: The clip's files in a tar.
     """
 

@@ -83,7 +83,7 @@ def parse_filter(text: str) -> pc.Expression:
 
 
 def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
-    """Return bool [rows]: whether the expression is true for each row of a table. False also where it is null.
+    """Return bool [rows]: whether the expression is true for each row of a table. Null counts as false.
 
     Args:
         table: The rows.
@@ -91,8 +91,8 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
         where: The location of the filter, for errors.
 
     Raises:
-        PolicyError: The table lacks a column, the types of columns do not allow the expression, or its values are not
-            booleans.
+        PolicyError: The table lacks a column, the types of columns do not allow the expression, or the values of the
+            expression are not booleans.
     """
     import pyarrow.dataset  # imported here, because this also imports pandas if pandas is installed
 

@@ -1,10 +1,11 @@
-"""Packing of clips: planned clips become samples of tars. A sample has the clip's files and a JSON file.
+"""Pack planned clips as samples of tars. A sample has the clip's files and a JSON file.
 
 The packets of a clip are copied into a tiny file. Alternatively, the clip is decoded once, and its frames are stored as
-images or encoded again. Worker processes do this work, and this process copies the results into tars.
+images or encoded again. Worker processes do this work, and the main process copies the results into tars.
 
-Copied packets are not sent from workers to this process. A worker that cuts clips into tiny files returns byte ranges
-of source files instead. Media whose tiny files are more than headers and such ranges are cut by this process.
+Workers do not send copied packets to the main process. A worker that cuts clips into tiny files returns headers and
+byte ranges of source files, and the main process copies these ranges. If a medium's tiny files do not consist of
+headers and byte ranges alone, the main process cuts its clips.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ SECONDS_A_CLIP = 600.0  # timeout of a worker's task in seconds: recoding one cl
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
 TASKS_AT_FIRST = 4  # number of cutting tasks that this process does itself while the workers start
-# Niceness of workers that cut clips. This process needs longer to copy the results, so the workers must not slow it
-# down.
+# Niceness of workers that cut clips. Copying the results takes longer than cutting, so the workers must not slow the
+# main process down.
 NICENESS = 10
 
 # orjson passes dates and times to `_json_value`: if pandas is installed, pyarrow may return pandas types for them.
@@ -92,12 +93,12 @@ def attempt(
 
 
 def as_step(made: Step | Failure, done: int) -> Step:
-    """Return a step unchanged, and wrap a failure in a step."""
+    """Return a step unchanged. Convert a failure to a step."""
     return Step(outcome=made, done=done) if isinstance(made, Failure) else made
 
 
 class ClipPacking:
-    """Packer that copies the packets of each clip into a tiny file. Clips of images become image files instead.
+    """Copies the packets of each clip into a tiny file. Clips of images become image files instead.
 
     Args:
         needed: Whether to pack only clips of media whose packets are not byte ranges of their file.
@@ -142,8 +143,8 @@ Recoded = list[bytes] | EncodedStream
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
     """Yield every step. Clips become image files or encoded files, and clips that cannot be recoded become failures.
 
-    Worker processes decode each clip once. A dataset has only one row per medium, so all encoded clips of a medium must
-    have the same decoder configuration record.
+    Worker processes decode each clip once. All encoded clips of a medium must have the same decoder configuration
+    record, because the dataset stores the record once per medium.
     """
     records: dict[str, bytes] = {}  # by media_id
 
@@ -214,7 +215,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
         clip: The planned clip.
         files: The contents of the image files: one per distinct wanted frame, in order of first appearance.
         options: The format and size of the images. None if the files are copies of the source's images.
-        done: Progress of the plan after this clip.
+        done: The number of pieces of the plan that are finished after this clip.
     """
     copied = options is None or as_they_are(clip.medium, options)
     form = options.format if options else next(name for name, codec in CODECS.items() if codec == clip.medium.codec)
@@ -243,7 +244,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
 
 
 def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
-    """Return a medium with the properties of its frames as stored images."""
+    """Return a copy of a medium whose properties describe the stored images instead of the source."""
     return recoded_medium(
         medium,
         options,
@@ -280,7 +281,7 @@ def clip_json(file: ClipFile) -> bytes:
 
 
 def describe(clip: Clip) -> Row:
-    """Return the entries that the JSON of every sample has, however its clip is stored."""
+    """Return the entries that the JSON of every sample has, whether the clip is stored as a video or as images."""
     medium, audio = clip.medium, clip.audio
     own = json_of(clip, SAMPLE)
     entries = {
@@ -350,7 +351,7 @@ def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: Source
 
 
 def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
-    """Return a member of a sample. If the member is the JSON, the description of the audio file is added to it."""
+    """Add the description of the audio file to a member if the member is the JSON. Return other members unchanged."""
     if member.suffix != "json":
         return member
     content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
@@ -361,7 +362,8 @@ def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int
 def _bits_of(clip: Clip, audio: ClipAudio) -> int:
     """Return the number of bits per sample in which FLAC stores a clip's audio.
 
-    It is enough to keep the samples of the source unchanged. Mixed or resampled audio has 24 bits.
+    Audio of the source that is neither mixed nor resampled gets as many bits as its samples need. All other audio gets
+    24 bits.
     """
     facts = clip.medium.audio
     if facts is None:
@@ -385,7 +387,7 @@ class ClipFileOptions:
 
 
 class ClipCutter:
-    """Planner and cutter of clips within one process.
+    """Plans clips and cuts them into tiny files, within one process.
 
     Args:
         index: The index of the clips' media.
@@ -399,7 +401,7 @@ class ClipCutter:
         self._media = OpenMedia(index, options.planning)
 
     def steps(self, groups: Iterable[ReadGroup]) -> Iterator[Step]:
-        """Yield the steps of a plan. The steps of clips have members."""
+        """Plan and cut the clips of groups, and yield their steps. The step of a clip has the members of its sample."""
         return with_audio(self._packing.pack(plan(groups, self._spools)), self._options.audio_format)
 
     def cut(self, sent: list[SentItem]) -> Iterator[Step]:
@@ -416,7 +418,7 @@ class SentItem:
     Attributes:
         media_id: The media_id of the clip's medium. None if the medium is not known.
         wanted: The wanted clip, or the failure of a clip that cannot be made.
-        done: Progress of the plan after this item.
+        done: The number of pieces of the plan that are finished after this item.
     """
 
     media_id: str | None
@@ -426,15 +428,15 @@ class SentItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingTask:
-    """Consecutive items of a plan that one worker plans and cuts, or that this process handles itself.
+    """Consecutive items of a plan that are planned and cut together, by one worker or by the main process.
 
     Attributes:
         index: The folder of the index.
         options: The options of planning and cutting.
         sent: The items of the task. Empty if `own` is given.
-        own: The items that only this process can cut, because their tiny files are more than headers and byte ranges of
-            the sources. None for a task that a worker can do.
-        here: Whether this process does the task because the workers are still starting.
+        own: The items that only the main process can cut, because their tiny files are more than headers and byte
+            ranges of the sources. None for a task that a worker can do.
+        here: Whether the main process does the task because the workers are still starting.
     """
 
     index: Place
@@ -494,7 +496,7 @@ def _cutting_tasks(index: Place, options: ClipFileOptions, groups: Iterable[Read
 def _can_be_sent(medium: IndexedMedium) -> bool:
     """Return whether workers can cut a medium's clips.
 
-    They can if the tiny files consist only of headers and byte ranges of the medium's file.
+    Workers can do so if the tiny files consist only of headers and byte ranges of the medium's file.
     """
     if medium.is_spooled or not copies_ranges(medium.medium) or medium.packets.offset is None:
         return False

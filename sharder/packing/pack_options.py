@@ -1,4 +1,4 @@
-"""Options for storing clips as images or as newly encoded streams, and encoding of images with Pillow.
+"""Define the options of clips that are stored as images or encoded again, and encode images with Pillow.
 
 The options include the size of the stored frames. At most one of `short_side`, `size` and `box` may be given.
 """
@@ -136,16 +136,16 @@ def _check_limits(options: ImageOptions | EncodeOptions) -> None:
     wrong = [side for side in given if type(side) is not int or side < 1]
     if wrong:
         raise PolicyError(
-            "the height and width of pictures, and limits of them, must be positive integers", found=repr(wrong[0])
+            "the height and width of pictures, and their limits, must be positive integers", found=repr(wrong[0])
         )
     if sum(value is not None for value in (short_side, size, box)) > 1:
-        raise PolicyError("give one of short_side, size and box")
+        raise PolicyError("at most one of short_side, size and box may be given")
 
 
 def _limited_size(
     options: ImageOptions | EncodeOptions, height: int, width: int, round_side: Callable[[Fraction], int]
 ) -> Size:
-    """Return the (height, width) of a frame after scaling. A frame is enlarged only if `size` asks for that."""
+    """Return the (height, width) of a frame after scaling. Only `size` can enlarge a frame."""
     if options.size is not None:
         return options.size
     longer = options.box is not None
@@ -160,13 +160,13 @@ def _even(side: Fraction) -> int:
 
 
 def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **properties: Any) -> Medium:
-    """Return a medium with the properties of its recoded clips.
+    """Return a copy of a medium whose properties describe its recoded clips instead of the source.
 
-    Properties that describe peculiarities of the original stream are reset.
+    Properties that only the source's stream can have, such as hidden pictures, are reset.
     """
     height, width = options.stored_size(medium.height, medium.width)
     aspect = medium.sample_aspect_ratio
-    if options.size is not None:  # pictures are stretched, and their samples with them
+    if options.size is not None:  # pictures are stretched to `size`, which changes the shape of a pixel
         aspect = medium.aspect * (medium.width * height) / (medium.height * width)
     return replace(
         medium,
@@ -223,8 +223,8 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
             raise DecodeError(
                 "a picture is too large for WebP",
                 found=f"{picture.width}×{picture.height}",
-                allowed=f"{MAX_WEBP_SIDE} pixels a side",
-                remedy="--image-format jpeg or png, or a smaller size",
+                allowed=f"at most {MAX_WEBP_SIDE} pixels per side",
+                remedy="pass --image-format jpeg or png, or choose a smaller size",
             )
         picture.save(file, "WEBP", quality=options.quality, method=4)
     else:
@@ -233,9 +233,9 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
-    """Return whether a medium consists of images that are copied byte for byte.
+    """Return whether a medium consists of images, and these images are copied byte for byte.
 
-    They are copied if there are no options, or if the options change neither their size nor their format.
+    Images are copied if `options` is None, or if the options change neither the size nor the format of the images.
     """
     if medium.kind != IMAGES or options is None:
         return medium.kind == IMAGES

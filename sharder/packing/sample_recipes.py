@@ -1,8 +1,8 @@
-"""Recipes that the JSON of each tar sample contains, so that a sample can be decoded without the manifest.
+"""Write and read the recipe in the JSON of each tar sample, so that the sample can be decoded without the manifest.
 
-Such a recipe has the clip's byte ranges within the sample's files, and the properties of the medium that a decoder
-needs. The whole recipe is stored as one string of JSON. Readers that turn samples into table rows need a value that has
-the same type in every sample.
+The recipe has the clip's byte ranges within the sample's files, and the properties of the medium that a decoder needs.
+The whole recipe is stored as one string of JSON, because readers that turn samples into table rows need a value that
+has the same type in every sample.
 """
 
 import base64
@@ -35,7 +35,7 @@ VERSION = 1  # the version of the recipe's layout; readers reject any other vers
 # The columns of the medium that decoders and the items of a loader need.
 STORED_COLUMNS = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
 MISSING_DEFAULTS: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
-REMEDY = "fetch the tar again from where it came, or pack the clips again"
+REMEDY = "copy the tar again from its origin, or pack the clips again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
