@@ -92,7 +92,7 @@ CONTAINER = "mp4"
 MAX_PRIMARIES, MAX_TRANSFER = 12, 18
 TEMPORAL_DELIMITER = b"\x12\x00"  # an OBU that is omitted in ISO media files (AV1 in ISOBMFF 2.4)
 VERSIONS = re.compile(rb"x264 - (core \d+(?: r\w+)?)|x265 (\(build \d+\) - [\w.+-]+)")
-# Environment variable that keeps SVT-AV1 from printing its settings to stderr. FFmpeg's log level does not do that.
+# Environment variable that keeps SVT-AV1 from printing its settings to stderr, which FFmpeg's log level cannot do.
 QUIET_SVT = ("SVT_LOG", "1")
 
 

@@ -1,4 +1,4 @@
-"""One medium of an index with its packets, for planning clips. Missing packet headers are read on demand."""
+"""Load a medium of an index with its packets, to plan clips. Packet headers that the index lacks are read on demand."""
 
 import contextlib
 import functools
@@ -39,9 +39,9 @@ class PlanningOptions:
     Attributes:
         access: The rule that says which sources may be read.
         keep_damaged: Whether clips may have frames of damaged GOPs.
-        one_stream: The clips that must decode correctly in one decoder session, which gets all packets as one stream:
-            all clips, those of media whose packets are not byte ranges of a file, or none. Other clips may consist of
-            several runs that need a decoder session each.
+        one_stream: The clips whose packets must decode correctly as a single stream in one decoder session. "all": all
+            clips. "not addressable": only clips of media whose packets are not byte ranges of a file. "none": no clips.
+            Clips without this requirement may consist of several runs, each with a decoder session of its own.
         audio: The options of the clips' audio. None if clips carry no audio.
     """
 
@@ -84,7 +84,7 @@ class IndexedMedium:
 
         Raises:
             PolicyError: The frames are not available.
-            StaleError: The source had to be read, and it has changed since it was indexed.
+            StaleError: Packet headers had to be read from the source, but the source has changed since it was indexed.
         """
         self.read_headers(wanted.frames)
         recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
@@ -134,7 +134,7 @@ class IndexedMedium:
         return plan_clip_audio(facts, self._audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
-        """Read the packet headers that planning of some clips needs in one pass.
+        """Read, in one pass over the source, the packet headers that are needed to plan the given clips.
 
         Errors are not raised here, but later, when an affected clip is planned.
         """
@@ -143,12 +143,12 @@ class IndexedMedium:
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
-        """Read the packet headers that the index skipped and that planning of some frames needs.
+        """Read the packet headers that the index skipped and that are needed to plan clips with the given frames.
 
-        For each wanted frame, these are the headers from its random access point up to its own packet. Damage in one
-        header affects all packets of the GOP whose headers were read. Therefore, once any damage is found, headers that
-        were read for earlier clips are forgotten, and the headers for these frames are read as if this were the first
-        clip. Whether a clip is refused then depends only on its own frames.
+        For each wanted frame, these are the headers from its random access point up to the packet of the frame. Damage
+        in one header affects all packets of the GOP whose headers were read. Therefore, once any damage is found,
+        headers that were read for earlier clips are forgotten, and the headers for the given frames are read as if no
+        clip had been planned before. As a result, whether a clip is refused depends only on the frames of this clip.
 
         Raises:
             PolicyError: Frames do not exist, or the headers of pictures contradict the sample tables.
@@ -190,7 +190,7 @@ class IndexedMedium:
             self._headers.read(targets)
             self._renew(self._headers.packets)
             while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
-                self._renew(self._headers.packets)  # new headers may lead to further joins of runs
+                self._renew(self._headers.packets)  # with the new headers, more runs may have to be joined
         finally:
             self._renew(self._headers.packets)
 
@@ -201,7 +201,7 @@ class IndexedMedium:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether plans refer to a spool (a file that this process wrote) for the video packets, the audio, or both."""
+        """Whether plans refer to a spool (a temporary copy of all packets) for the video, the audio, or both."""
         own = self.medium.source
         return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
@@ -211,10 +211,10 @@ class IndexedMedium:
         return self._packets
 
     def spooled(self, source: ByteSource) -> None:
-        """Let later plans refer to a spool instead of the source.
+        """Let later plans refer to a spool (a temporary copy of all packets) instead of the source.
 
         Args:
-            source: The spool. It contains all packets one after the other.
+            source: The spool. It contains all packets, one after the other.
         """
         size = self._packets.size
         if self._audio_source is None and self._source is not source:
@@ -224,11 +224,11 @@ class IndexedMedium:
 
     @property
     def audio_packets(self) -> AudioPackets | None:
-        """All audio packets. None if clips carry no audio, or if the medium has none."""
+        """All audio packets. None if clips carry no audio, or if the medium has no audio."""
         return self._audio_packets
 
     def audio_spooled(self, source: ByteSource) -> None:
-        """Let later plans refer to a spool for the audio.
+        """Let later plans refer to a spool (a temporary copy of all packets) for the audio.
 
         Args:
             source: The spool. It contains all audio packets one after the other.
@@ -245,7 +245,7 @@ class IndexedMedium:
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
-        """Return the MD5 hash of each wanted frame, None for padding. If the index has no hashes, return None alone."""
+        """Return a list of the wanted frames' MD5 hashes, None for padding. Return None if the index has no hashes."""
         hashes = self._packets.md5
         if hashes is None:
             return None
@@ -262,7 +262,7 @@ class OpenMedia:
     Args:
         index: The index.
         options: The options of planning.
-        kept: The number of media that stay open. Their packets are in memory.
+        kept: The number of media that stay open. The packets of open media are in memory.
     """
 
     def __init__(self, index: Index, options: PlanningOptions = DEFAULTS, *, kept: int = KEPT_OPEN) -> None:
@@ -287,7 +287,7 @@ class OpenMedia:
 
 
 def timeline(index: Index, media_id: str) -> Timeline:
-    """Return the times of a medium's frames, damaged frames included. The source is not read."""
+    """Return the times of a medium's frames, including damaged frames. The source is not read."""
     video = index.video(media_id)
     return _timeline(video, _planner(video, index.packets(media_id), keep_damaged=True))
 

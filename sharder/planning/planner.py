@@ -1,8 +1,8 @@
-"""Planning of a clip: from wanted frames to byte ranges. Only columns of the index are used, never the source.
+"""Plan a clip: determine byte ranges from the wanted frames. Only columns of the index are used, never the source.
 
 1. Each wanted frame is mapped to the packet that contains its picture.
-2. For each such packet, the random access point is found from which it is decoded.
-3. Packets that no wanted frame needs are removed.
+2. For each of these packets, the random access point from which the packet can be decoded is found.
+3. Of the packets from there on, those that no wanted frame needs are removed.
 4. The remaining packets form one or more runs, stored as a list of byte ranges.
 """
 
@@ -18,7 +18,7 @@ from framedex.sharder.clips.clip import coalesce
 
 
 class Planner:
-    """Planner for the clips of one medium. Data that all clips need is computed once.
+    """Plans the clips of one medium. Data that all clips need is computed once.
 
     Args:
         packets: The packets of the medium.
@@ -68,19 +68,19 @@ class Planner:
 
         Args:
             frames: int64 [wanted], frame numbers in presentation order, -1 for padding. Numbers may repeat.
-            one_stream: Whether the packets must give the right frames when a decoder gets them as one stream. Runs are
-                then joined where necessary.
+            one_stream: Whether the packets must decode to the right frames as a single stream in one decoder session.
+                If True, runs are joined where necessary.
 
         Raises:
             PolicyError: A frame number is out of range, all frames are padding, or the packets are not byte ranges of
                 the file.
             DamageError: A wanted frame is in a damaged GOP, and `keep_damaged` is False.
-            UncuttableError: With `one_stream`, no single stream gives the frames.
-            ValueError: The plan needs packets whose flags were not read.
+            UncuttableError: `one_stream` is True, and no single stream decodes to the wanted frames.
+            ValueError: The headers of packets that the plan needs were not read.
         """
         real = frames != PAD
         if not real.any():
-            raise PolicyError("a clip of padding alone", found=f"{len(frames)} padded frames")
+            raise PolicyError("a clip must not consist of padding alone", found=f"{len(frames)} padded frames")
         wanted = self.packet_of(frames[real])
         targets = np.unique(wanted)
         damaged = targets[(self._packets.flags[targets] & timeline.DAMAGED) != 0]
@@ -137,7 +137,7 @@ class Planner:
         )
 
     def _check_places(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError if it is not known in which order a decoder outputs the pictures of these packets."""
+        """Raise UncuttableError if the order in which a decoder outputs the pictures of these packets is not known."""
         if self._hidden_unordered and (self._packets.flags[kept] & timeline.HIDDEN).any():
             raise UncuttableError(
                 "the clip needs pictures that an edit list hides, and it is not known when a decoder outputs them",
@@ -165,9 +165,9 @@ class Planner:
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Join runs, so that a decoder can decode them one after the other as one stream.
 
-        A run that begins at a closed random access point stays a run. Any other run is joined to the previous run, with
-        all packets between the two. The first run begins at a random access point after which there are no leading
-        pictures that a decoder can neither decode nor drop.
+        A run that begins at a closed random access point stays a separate run. Any other run is joined to the previous
+        run, together with all packets between the two runs. The first run is extended to an earlier random access point
+        if leading pictures after its own can neither be decoded nor dropped by a decoder.
 
         Args:
             begin: int64 [runs], the first packet of each run.
@@ -177,8 +177,8 @@ class Planner:
             The first and the last packet of each joined run.
 
         Raises:
-            UncuttableError: There is no such random access point, or the decoder's configuration changes within the
-                joined runs.
+            UncuttableError: There is no random access point at which the first run can begin, or the decoder's
+                configuration changes within the joined runs.
         """
         alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & timeline.CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
@@ -198,8 +198,8 @@ class Planner:
     def _leaves_undecodable(self, start: int, end: int) -> bool:
         """Return whether a run has leading pictures that a decoder can neither decode nor drop.
 
-        Such pictures need packets from before the run's random access point, and decoders do not drop them by
-        themselves.
+        These leading pictures need packets before the run's random access point, and decoders of the codec do not drop
+        them by themselves.
 
         Args:
             start: The number of the random access point (among all random access points) where the run begins.

@@ -1,4 +1,4 @@
-"""Search for media of an index from which a policy selects no clip."""
+"""Find the media of an index from which a policy selects no clip."""
 
 import functools
 from collections.abc import Iterator
