@@ -81,8 +81,8 @@ class ShardOptions:
             system's temporary folder is used.
         part: The share of the clips that this task plans (`--task`). If None, this run plans all clips.
         finish: Whether to write the dataset from the clips that earlier tasks planned, instead of planning clips.
-        on_progress: A function that is called with (done, total), the numbers of finished and of all pieces. A piece
-            is usually a medium.
+        on_progress: A function that is called with (done, total) to show progress. Both numbers count media or scenes
+            if a policy selects the clips, and clips if the user lists them.
     """
 
     overwrite: bool = False
@@ -143,7 +143,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
         values = units.table.columns[options.labels.column]
         labels = checked_labels(options.labels, values, schema.names, str(index.path), unit="row")
         facts["labels"] = labels.stored()
-    total = len(index) - index.unusable - units.left_out.count  # one piece per medium
+    total = len(index) - index.unusable - units.left_out.count  # the progress bar counts media
     if units.scenes is not None and views is not None:
         names, total = units.scenes.names, len(units)
         if len(names) > MAX_VIEWS:
@@ -201,7 +201,7 @@ def _build(
         resolved: The policy, with all defaults filled in.
         user_schema: The schema of the user's columns of `clips`.
         pieces: The pieces of the plan.
-        total: The number of pieces, for the progress bar.
+        total: The final value of the progress bar: the number of media, scenes or explicit clips.
         options: The options of the run.
         facts: Further keys of the dataset's header.
     """
@@ -248,7 +248,7 @@ def _build(
         else:
             with open_writer(out, overwrite=options.overwrite) as writer:
                 report = write(writer)
-    except NoClipsError:  # raised only after all slices were read, so they are not needed any more
+    except NoClipsError:  # raised only after all slices were read, so the files of the slices are not needed any more
         if options.finish:
             slices.remove_slices(out)
         raise
@@ -281,7 +281,7 @@ def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
 def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) -> ShardReport | None:
     """Return the report of the dataset if an earlier run of the same job has finished it.
 
-    Otherwise, and with `overwrite`, return None.
+    Return None if no such dataset exists, or if `overwrite` is set.
     """
     before = None if options.overwrite else finished_report(out, _job(index, resolved, options), index)
     return None if before is None else with_labels(before, options.labels)

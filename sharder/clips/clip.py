@@ -144,7 +144,7 @@ class AudioFacts(AudioCoding):
     Attributes:
         stream_index: The index of the audio stream in its container.
         channels: The number of channels.
-        bits_per_coded_sample: The bits per sample that the container states. None if it states none.
+        bits_per_coded_sample: The bits per sample that the container states. None if the container does not state them.
         first_sample: The number of the first sample that a full decode presents. Sample k is at k / `rate` seconds.
         end_sample: The number after the last sample that a full decode presents.
     """
@@ -211,8 +211,8 @@ class PreRoll:
 # MPEG audio: the state of the polyphase synthesis spans 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps
 # granules, and a frame at a low sample rate has a single granule. main_data_begin points back by up to 511 bytes
 # (2.4.2.7). Headers and side information, at most 4 + 2 + 32 bytes, are not main data.
-# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms, but after 80 ms whole clips were measured at
-# -13 dB. After one second, speech reaches 100 dB and most music is equal.
+# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms, but after a pre-roll of 80 ms, whole clips were
+# measured at -13 dB. After a pre-roll of one second, speech reaches 100 dB, and most music is bit-equal.
 # TrueHD restarts at major syncs, which are at most 128 access units apart (FFmpeg's decoder; measured).
 # DTS and Speex depend on all earlier output. Codecs that are not listed are refused. For example, Microsoft's ADPCM and
 # WMA decode to noise if the block size is unknown, and an index does not record block sizes.
@@ -295,7 +295,7 @@ def _packets_of(
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
-    # If several packets have the same position, all of them are included, although only the last one yields samples.
+    # If several packets have the same position, all of them are included, although only the last of them has samples.
     stop = int(np.searchsorted(packets.sample, end, side="left"))
     target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
     target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
@@ -424,7 +424,7 @@ class Medium(MediumRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiView:
-    """The membership of a clip in a clip of several views, in which each clip is one camera's view.
+    """The link from a clip, which shows one camera's view, to the clip of several views that contains it.
 
     Attributes:
         multiview_id: The name of the clip of several views. The clips of all its views have the same name here.
@@ -449,7 +449,7 @@ class WantedClip:
         stretch: The frames [first, stop) of the medium from which a policy sampled the clip. None if no policy selected
             the clip.
         anchor_frame: The number of the clip's anchor frame. None if the clip has no anchor.
-        multiview: The clip's membership in a clip of several views. None if the clip is not joined to others.
+        multiview: The link to the clip of several views that contains this clip. None if no such clip contains it.
         asked_in: The location of the user's request for this clip, for messages. None if a policy selected the clip.
     """
 
@@ -473,7 +473,7 @@ class Clip(ClipRecord):
         recipe: The recipe for the frames.
         source: The file that the recipe's byte ranges point into.
         audio: The plan of the clip's audio. None if audio was not requested.
-        audio_source: The file that contains the audio packets. If None, `source` contains them.
+        audio_source: The file that contains the audio packets. If None, `source` contains the audio packets.
     """
 
     medium: Medium

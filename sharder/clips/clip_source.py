@@ -1,4 +1,4 @@
-"""The interface through which a loader gets clips, from a manifest or by planning them from an index.
+"""Define the interface through which a loader gets clips, either from a manifest or by planning them from an index.
 
 Clips have the user's columns and, in addition, fields that framedex defines, such as the codec. A field has one value
 per clip. The argument `where` of a loader selects clips by the values of columns and fields, or by an expression.
@@ -135,7 +135,7 @@ class ClipSource(ABC):
     Attributes:
         path: The path of the dataset or of the index.
         ffmpeg: The versions of FFmpeg's libraries with which the index was made.
-        labels: The labels that the dataset records. None if it records none.
+        labels: The labels that the dataset records. None if the dataset has no labels.
     """
 
     path: Place
@@ -219,7 +219,7 @@ class ClipSource(ABC):
         return media_field(name, media).take(pa.array(self.media_rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column of labels before they are replaced by numbers. Raises FramedexError."""
+        """Return the original values of a column of labels, not their numbers. Raises FramedexError."""
         return self.column(name)
 
     def frame_counts(self) -> pa.ChunkedArray:

@@ -120,7 +120,7 @@ class Labels:
 
 
 def stored_labels(stored: Mapping[str, Any] | None) -> Labels | None:
-    """Return the labels that a dataset's header records, or None if it records none.
+    """Return the labels that a dataset's header records, or None if the header has no labels.
 
     Raises:
         KeyError, TypeError, ValueError: The recorded labels are malformed.

@@ -91,7 +91,7 @@ def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: R
         raise at.wrong("run_first", first.tolist(), f"ascending numbers from 0 to below {packets}")
     if state.max() >= len(states):
         raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
-    if state.any():  # `reading` can insert a state only before a range, not within it
+    if state.any():  # `reading` can insert a state before a byte range, but not within a range
         given = first[[len(states[number]) > 0 for number in state.tolist()]]
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():

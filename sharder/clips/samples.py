@@ -48,7 +48,7 @@ class Step:
 
     Attributes:
         outcome: The clip or the failure.
-        done: The number of pieces of the plan that are finished after this step, for the progress bar.
+        done: The value of the progress bar after this step. The bar counts media or scenes, or explicit clips.
         members: The clip's files in a tar.
     """
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-# Limits that no reasonable filter reaches. Filters beyond them could exhaust the recursion of Python or of pyarrow.
+# Limits that no reasonable filter reaches. Larger filters could exceed the recursion limits of Python or of pyarrow.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
@@ -127,7 +127,7 @@ def _float(value: Any) -> Any:
 
 
 class _Reader:
-    """Converter from the syntax tree of one filter to a pyarrow expression. Unlisted types of nodes are refused."""
+    """Converts the syntax tree of a filter to a pyarrow expression. Nodes of types that are not listed are refused."""
 
     def __init__(self, line: str) -> None:
         self._line = line

@@ -106,7 +106,7 @@ class Split(Record):
         return {"shares": plain_value(self.shares), "by": self.by, **more, "seed": self.seed}
 
     def deal(self, stratify: str, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
-        """Return the split of each group (the rows with one value in the column `by`).
+        """Return {group: split}. A group consists of all rows with the same value in the column `by`.
 
         For each value of `stratify`, the groups are sorted by their hash, and the sorted list is cut in proportion to
         the shares. Groups in `known` keep their split. The other groups fill the remaining part of each share.

@@ -30,7 +30,7 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 
 # Options of decoders. AC-3 decoders fill coefficients without bits with noise (dither). By default, the noise comes
 # from a generator that runs from the beginning of the stream. With `cons_noisegen` (as in `ffmpeg -cons_noisegen 1`),
-# it depends only on the packet. Both are correct, because the standard prescribes no generator (ATSC A/52 7.3.4).
+# it depends only on the packet. Both kinds of noise are correct, because ATSC A/52 7.3.4 prescribes no generator.
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 # By packed sample type: the value of silence, and the factor 2^-(bits - 1), which scales samples to full scale 1.
 # FFmpeg shifts samples that have fewer bits than their type (24 of 32) to the high bits, so the type's factor applies.
@@ -159,7 +159,7 @@ def flac_bits(facts: AudioFacts) -> int:
 
 
 def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
-    """Encode samples as a FLAC file. The result is always the same for one version of the library.
+    """Encode samples as a FLAC file. The same samples give the same bytes, unless the library's version changes.
 
     Args:
         samples: float32 [channels, samples], in which full scale is 1.
@@ -375,7 +375,7 @@ def resample(
     windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
     for number in range(min(up, count)):
         # Output samples whose numbers differ by a multiple of `up` lie at the same phase between two source samples, so
-        # they share a filter.
+        # one filter serves all of them.
         taps = bank[(begin + number) * down % up]
         start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
         out[:, number::up] = windows[:, start:stop:down] @ taps

@@ -224,7 +224,7 @@ def _is_cut(picture: av.VideoFrame) -> bool:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
-    # In an interlaced picture with one chroma row per two luma rows, a chroma row of each field covers 4 luma rows.
+    # Number of luma rows of a frame in which each of its two fields has one chroma row: 4 for 4:2:0, 2 for 4:2:2.
     rows = 2 * GRID // shape.chroma_height(GRID)
     is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
     return is_even and (shape.is_planar or len(shape.components) == 1)

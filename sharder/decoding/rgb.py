@@ -49,8 +49,8 @@ LOG = logging.getLogger("framedex.decoding")
 class RgbConverter:
     """A converter from the pictures of one stream to RGB.
 
-    The medium's matrix coefficients and range take precedence over those of decoded pictures, because FFmpeg's HEVC
-    decoder drops values that only the container states.
+    The medium's matrix coefficients and range take precedence over the values of decoded pictures, because FFmpeg's
+    HEVC decoder drops values that only the container states.
 
     Args:
         matrix: The code of the medium's matrix coefficients.
@@ -221,8 +221,8 @@ def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
 def _leave_to_parent() -> None:
     """Give a forked process a new cache of converters.
 
-    The threads of the parent's converters do not exist in a forked process. Freeing such a converter would wait for its
-    threads forever.
+    A forked process lacks the threads of the parent's converters. Freeing one of these converters in the forked process
+    would wait for the threads forever.
     """
     global _kept
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # prevents the release of the converters, even at exit

@@ -190,8 +190,8 @@ def decode_rgb(
 ) -> NDArray[np.uint8]:
     """Decode the frames of a clip to 8-bit RGB, in the clip's order. Padding is zeros.
 
-    Images are read by `image_facts.rgb_of`. Images whose size differs from the medium's size are scaled to it. Pictures
-    of videos are converted by `rgb.RgbConverter`.
+    Images are read by `image_facts.rgb_of`, and scaled to the medium's size if their size differs. Pictures of videos
+    are converted by `rgb.RgbConverter`.
 
     Args:
         clip: The clip.

@@ -224,7 +224,7 @@ def _check_cuttable(clip: Clip) -> None:
     elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
         what = "the picture size changes within the medium, and decoders drop a picture at each change"
     elif clip.medium.codec in NAL_CODECS and _count_unshown(clip.recipe):
-        # FFmpeg 5 does not output the last frames of such a file.
+        # FFmpeg 5 does not output the last frames of a file with packets that are decoded but not shown.
         what = "the clip needs pictures that decoders do not show"
     if what is not None:
         raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")

@@ -119,7 +119,7 @@ class Encoder:
     reorder_depth: int
 
 
-# x264's macroblock tree is off, because with it, the output differs between runs (measured with core 165). x265 4.2
+# x264's macroblock tree is off, because it makes the output differ between runs (measured with core 165). x265 4.2
 # writes out of bounds if a side is at most one coding tree unit (64 pixels) long. SVT-AV1 documents 64 pixels as its
 # minimum size. B-frames reduce the size by 20 % to 33 % at nearly the same PSNR (docs/decisions/0035-encoded-clips.md).
 ENCODERS: dict[EncodeCodec, Encoder] = {

@@ -67,7 +67,7 @@ CLIPS_IN_FLIGHT = 4  # number of clips to recode that are in memory at a time, p
 SECONDS_A_CLIP = 600.0  # timeout of a worker's task in seconds: recoding one clip, or cutting CLIPS_A_TASK clips
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
-TASKS_AT_FIRST = 4  # number of cutting tasks that this process does itself while the workers start
+TASKS_AT_FIRST = 4  # number of cutting tasks that the main process does itself while the workers start
 # Niceness of workers that cut clips. Copying the results takes longer than cutting, so the workers must not slow the
 # main process down.
 NICENESS = 10
@@ -79,7 +79,7 @@ JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 def attempt(
     clip: Clip, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result | Failure:
-    """Call a function for a clip. Return its result, or a failure of the clip if the function raises an error."""
+    """Call a function for a clip. Return the result, or a `Failure` of the clip if the function raises an error."""
     try:
         return function(*arguments, **named)
     except DecodeError as error:
@@ -190,7 +190,7 @@ def _recoding_tasks(steps: Iterable[Step], options: ImageOptions | EncodeOptions
 
 
 def recode(task: _RecodingTask) -> Recoded | Failure | None:
-    """Return the recoded clip of a task, or a failure if it cannot be decoded or recoded. Runs in a worker.
+    """Recode the clip of a task. Return a failure if the clip cannot be decoded or recoded. Runs in a worker.
 
     Returns None if the step of the task is already a failure.
     """
@@ -203,7 +203,7 @@ def recode(task: _RecodingTask) -> Recoded | Failure | None:
 
 
 def file_step(file: ClipFile, done: int) -> Step:
-    """Return the step of a clip that was cut into a tiny file. The step has the members of the sample."""
+    """Return the step of a clip that was cut into a tiny file. The step has the files of the webdataset sample."""
     members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
     return Step(outcome=file.clip, done=done, members=members)
 
@@ -215,7 +215,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
         clip: The planned clip.
         files: The contents of the image files: one per distinct wanted frame, in order of first appearance.
         options: The format and size of the images. None if the files are copies of the source's images.
-        done: The number of pieces of the plan that are finished after this clip.
+        done: The value of the progress bar after this clip.
     """
     copied = options is None or as_they_are(clip.medium, options)
     form = options.format if options else next(name for name, codec in CODECS.items() if codec == clip.medium.codec)
@@ -337,7 +337,7 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
 
 def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: SourceFiles, form: AudioFormat) -> Step:
     audio = read_audio(clip, sources)
-    assert audio is not None  # the clip has a plan for it
+    assert audio is not None  # the clip has a plan for its audio
     if form == "wav":
         content = encode_wav(audio.samples, audio.rate)
     else:
@@ -392,7 +392,7 @@ class ClipCutter:
     Args:
         index: The index of the clips' media.
         options: The options of planning and cutting.
-        spools: The spools of the run, as for `plan`.
+        spools: The spools for packets that are not byte ranges of their file. If None, no spools are made.
     """
 
     def __init__(self, index: Index, options: ClipFileOptions, spools: Spools | None) -> None:
@@ -418,7 +418,7 @@ class SentItem:
     Attributes:
         media_id: The media_id of the clip's medium. None if the medium is not known.
         wanted: The wanted clip, or the failure of a clip that cannot be made.
-        done: The number of pieces of the plan that are finished after this item.
+        done: The value of the progress bar after this item.
     """
 
     media_id: str | None
@@ -506,7 +506,7 @@ def _can_be_sent(medium: IndexedMedium) -> bool:
 def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     """Yield the steps of a task. If the worker gave no result, run the items again one by one.
 
-    An item that gives no result even alone becomes a failure.
+    If an item that is run alone gives no result either, the item becomes a failure.
     """
     if outcome.result is not None:
         yield from outcome.result

@@ -188,7 +188,7 @@ def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **prop
 def recoded_recipe(
     size: NDArray[np.int64], rank: NDArray[np.int32], position: NDArray[np.int32], **fields: Any
 ) -> Recipe:
-    """Return the recipe of recoded packets, which are contiguous and are decoded in one run.
+    """Return the recipe of recoded packets. The packets are contiguous and are decoded in one run.
 
     Args:
         size: int64 [packets], the size of each packet in bytes.

@@ -61,7 +61,7 @@ class Tar:
         self._lines: list[str] = []
         self._copier = ThreadPoolExecutor(1)
         self._copying: collections.deque[Future[None]] = collections.deque()
-        self._stopped = False  # whether no more samples are written, because one failed or the tar was abandoned
+        self._stopped = False  # True after a sample failed or the tar was abandoned: no more samples are written
 
     @property
     def samples(self) -> int:
@@ -218,7 +218,7 @@ class Tar:
 def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Yield (offset, length) ranges in order, in groups that are fetched together.
 
-    A group has at most MAX_FETCHED bytes, unless it consists of one longer range.
+    A group has at most MAX_FETCHED bytes, unless it consists of a single range that is longer.
     """
     part: list[tuple[int, int]] = []
     for offset, length in ranges:

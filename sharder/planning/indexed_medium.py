@@ -174,7 +174,8 @@ class IndexedMedium:
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
-        # The last wanted picture may have its second field in the next packet, so that packet must be read, too.
+        # The last wanted picture may have its second field in the next packet, so the header of the next packet is
+        # read, too.
         end = max(ends.max(initial=0), targets.max(initial=0) + 2)
         if self._packets.read[:end].all():
             return
@@ -233,7 +234,7 @@ class IndexedMedium:
         Args:
             source: The spool. It contains all audio packets one after the other.
         """
-        assert self._audio_packets is not None  # a medium without audio packets has no spool for them
+        assert self._audio_packets is not None  # only a medium with audio packets gets a spool for audio
         size = self._audio_packets.size
         self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
         self._audio_source = source

@@ -1,8 +1,8 @@
 """Provide the clips that a policy selects from an index by their numbers, without writing a dataset.
 
 When `ClipPlans` is created, clips are only counted. A clip is planned when it is requested. For most policies, the
-number of a medium's clips follows from its duration and its number of frames. If it does not (because of damage, audio,
-or a policy that depends on timestamps), the clips of the medium are already sampled or planned to be counted.
+number of a medium's clips follows from its duration and its number of frames. For other policies, and for media with
+damage or audio, clips have to be sampled or planned to be counted.
 """
 
 import bisect

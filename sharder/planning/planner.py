@@ -2,7 +2,7 @@
 
 1. Each wanted frame is mapped to the packet that contains its picture.
 2. For each of these packets, the random access point from which the packet can be decoded is found.
-3. Of the packets from there on, those that no wanted frame needs are removed.
+3. Packets after these random access points are removed if no wanted frame needs them.
 4. The remaining packets form one or more runs, stored as a list of byte ranges.
 """
 
@@ -39,7 +39,7 @@ class Planner:
     def renew(self, packets: Packets) -> None:
         """Replace the medium's packets, after more flags were read or offsets changed.
 
-        The set of packets that are shown must be the same as before.
+        The same packets as before must be shown, because frame numbers must not change.
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
@@ -163,7 +163,7 @@ class Planner:
         return self._join(*self._reach.runs(targets)) if len(targets) else (targets, targets)
 
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Join runs, so that a decoder can decode them one after the other as one stream.
+        """Join runs, so that one decoder session can decode all runs, one after the other, as one stream.
 
         A run that begins at a closed random access point stays a separate run. Any other run is joined to the previous
         run, together with all packets between the two runs. The first run is extended to an earlier random access point

@@ -45,7 +45,7 @@ MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; a 
 
 
 class Spools:
-    """The spools of a run. A context manager that removes all spools on exit.
+    """A context manager for the spools of a run, which removes all spools on exit.
 
     Args:
         folder: The folder of the spools.
@@ -148,7 +148,7 @@ class PlanItem:
     Attributes:
         medium: The medium of the clip. None if the medium is not known.
         wanted: The wanted clip, or the failure.
-        done: The number of pieces of the plan that are finished after this item, for the progress bar.
+        done: The value of the progress bar after this item. The bar counts media or scenes, or explicit clips.
     """
 
     medium: IndexedMedium | None

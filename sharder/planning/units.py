@@ -57,8 +57,8 @@ class Scene:
     Attributes:
         name: The name of the scene.
         first: The number of the scene's first mention (row of the listing).
-        rows: {name of a view: number of its mention}. If the view has no valid mention, the value is a text with the
-            reason.
+        rows: {name of a view: number of the view's mention}. If the view has no valid mention, the value is a text with
+            the reason.
     """
 
     name: str
@@ -208,7 +208,7 @@ class UnitClip:
     Attributes:
         mention: The mention (row of the listing) of the clip's medium.
         sampled: The frames that the policy selected.
-        multiview: The clip's membership in a clip of several views. None for policies without `views`.
+        multiview: The link to the clip of several views that contains this clip. None for policies without `views`.
     """
 
     mention: Mention
@@ -231,14 +231,14 @@ class UnitSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A unit of a policy's application: a row of the listing, or all rows of a scene. It can be pickled.
+    """A unit, from which a policy selects clips: a row of the listing, or all rows of a scene. It can be pickled.
 
     Attributes:
         mentions: The rows of the unit, by their numbers.
         scene: The scene that the rows form. None if the unit is a single row.
         view_names: The names of the views that each clip of a scene has.
-        stray: The reason why the policy needs scenes, but the row belongs to none. No clip is made from such a row.
-            None for all other units.
+        stray: The reason why the row belongs to no scene, although the policy has `views`. No clip is made from such a
+            row. None for all other units.
         stray_uri: For a row that belongs to no scene, the uri of its medium. None if the uri was not loaded.
     """
 
@@ -306,7 +306,7 @@ class Units:
 
     Attributes:
         table: The mentions (rows of the listing) that the policy's filter accepts.
-        scenes: The scenes that the rows form. None if each row is a unit of its own.
+        scenes: The scenes that the rows form. None if the policy has no `views`, so that each row is a unit.
         left_out: The media for which the filter accepts no row.
     """
 

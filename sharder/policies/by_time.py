@@ -245,10 +245,10 @@ class KeyframesPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Policy):
-    """Clips of the time ranges in each row of the listing. Each range is sampled as if it were a whole video.
+    """Clips of the ranges that each row of the listing specifies. Each range is sampled as if it were a whole video.
 
-    Either the columns `start` and `end` contain a range [start, end), or the column `cuts` contains a list of times,
-    and each two successive times bound a range. `unit` is the unit of these values. With `include_end`, the range
+    Either the columns `start` and `end` contain a range [start, end), or the column `cuts` contains a list of bounds,
+    and each two successive bounds form a range. `unit` is the unit of these values. With `include_end`, the range
     includes the frame `end`. One of `fps`, `stride` and `uniform` determines how a range is sampled. `uniform` is a
     number of frames that are spread evenly over the range. `frames` is the number of frames of a clip.
     """

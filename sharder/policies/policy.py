@@ -56,10 +56,10 @@ class Policy(Record):
         last: The treatment of a clip that the end of the video cuts short.
         short: The treatment of a clip that is cut short if the video has no whole clip. If None, `last` applies.
         min_frames: The minimum number of real frames of a clip. Clips with fewer real frames are left out.
-        max_clips: The maximum number of clips of a video, or of a sampled range. If there are more clips, evenly spread
-            ones among them are kept.
-        max_seconds: The duration from the beginning of a video, or of a range, that is sampled. If None, all of it is
-            sampled.
+        max_clips: The maximum number of clips of a video, or of a sampled range. If there are more, only this number of
+            clips is kept, spread evenly over all clips.
+        max_seconds: The duration that is sampled, from the beginning of a video or of a range. If None, the whole video
+            or range is sampled.
         range: The listing's columns with the range of a video that is sampled as if it were a whole video. If None,
             whole videos are sampled.
         views: The rule that joins rows of the listing to scenes. If None, each row is sampled alone.
@@ -82,7 +82,9 @@ class Policy(Record):
         "treatment of such a clip if the video has no whole clip; by default, the value of last", None
     )
     min_frames: Count = parameter("minimum number of real frames; clips with fewer are left out", 1)
-    max_clips: Count | None = parameter("maximum number of clips per video; they are spread evenly among all", None)
+    max_clips: Count | None = parameter(
+        "maximum number of clips per video; if there are more, evenly spread clips are kept", None
+    )
     max_seconds: Rate | None = parameter("only this many seconds of a video are sampled, from its beginning on", None)
     range: Ranges | None = parameter("the listing's columns with the range of a video that is sampled", None)
     views: Views | None = parameter("rule that joins the listing's rows to scenes, for clips of several views", None)
@@ -294,7 +296,7 @@ class Policy(Record):
                 pts = timeline.pts[span.first : span.stop]
                 frames = span.first + sampling.frames_at(pts, frames, wanted.denominator, self.choose)
                 if self.pad == "ends":
-                    # Of several last frames with equal timestamps, take the first one, as `frames_at` does.
+                    # If several last frames have equal timestamps, take the first of them, as `frames_at` does.
                     last = span.first + int(np.searchsorted(pts, pts[-1], side="left"))
                     frames = np.where(places >= wanted.limit, last, frames)
             if among is not None:

@@ -165,7 +165,7 @@ def _filled_cell(row: Mapping[str, Any], name: str) -> object:
 
 
 def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
-    """Return the ascending list of cuts in a cell. Raises PolicyError if the cell does not contain such a list."""
+    """Return the cuts (ascending bounds of ranges) in a cell. Raises PolicyError if the cell is not such a list."""
     value = _filled_cell(row, name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
         raise PolicyError("cuts must be a list of two or more numbers", where=f"column {name!r}", found=shown(value))

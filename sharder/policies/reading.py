@@ -69,7 +69,7 @@ class PolicyFile:
 
     Attributes:
         policy: The policy.
-        filter: The condition on the rows of the index and the listing that are sampled. None if all rows are sampled.
+        filter: The condition that rows of the index and the listing must meet to be sampled. None if all are sampled.
         resolved: The document as YAML values, including all defaults. `make_policy` reads an equal policy from these
             values. The key `range` is present only if the file has it, because `range: null` has a meaning of its own:
             whole videos are sampled on purpose.

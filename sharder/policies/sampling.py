@@ -178,7 +178,7 @@ class Timeline:
 
     Attributes:
         pts: int64 [frames], the timestamps of all frames, ascending, in presentation order.
-        duration_pts: The time from the first frame's pts to the end of the last frame.
+        duration_pts: The time from the begin of the first frame to the end of the last frame.
         time_base: The unit of `pts` and `duration_pts`, in seconds.
         starts: int64 [starts], ascending: the presentation numbers of random access points.
         name: The medium's stable id. Random draws depend on this id and on `epoch`.
@@ -290,7 +290,7 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     return replace(span, stop=span.first + int(before_end), end=end)
 
 
-MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more would fill the memory
+MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more frames would fill the memory
 MAX_CLIPS = 1_000_000  # maximum number of clips of one video or range; a greater number is assumed to be a typing error
 BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes about 10 MB
 
@@ -317,7 +317,7 @@ class WantedFrames:
     limit: int
 
     def __post_init__(self) -> None:
-        # If places exceed SAFE, their sums could overflow int64, so all places become Python integers.
+        # If places exceed SAFE, sums of places could overflow int64, so all places become Python integers.
         if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
             object.__setattr__(self, "starts", self.starts.astype(object))
 

@@ -291,7 +291,7 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
 
 
 def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> sampling.Sampling:
-    """Return the clips that the policy selects for the given view, as frames of the clock."""
+    """Return the clips of one view, as frames of the clock. The view's key `seconds`, if set, replaces the policy's."""
     views = views_of(policy)
     own = views.of(view).seconds
     if own is not None:

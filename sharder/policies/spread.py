@@ -260,7 +260,7 @@ class UniformPolicy(FixedCountPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPolicy(Policy):
-    """Clips at random places of the video. Each has `frames` frames, at `fps` or with every `stride`-th frame.
+    """Clips at random places of the video. Each clip has `frames` frames, at `fps` or with every `stride`-th frame.
 
     The begin of a clip is drawn from all places at which a whole clip can begin. Clip n of a video depends only on the
     seed, the video's name, the epoch and n. A video that is too short for a whole clip gives one clip from its start.

@@ -40,7 +40,7 @@ class PlannedRows:
         media: The rows of `media`, in the order in which the clips first use them.
         failures: The failures, in the order of the plan.
         is_clip: bool [items], in the order of the plan: True for a clip, False for a failure.
-        done: The number of pieces of the plan that are finished after these items, for the progress bar.
+        done: The value of the progress bar after these items. The bar counts media or scenes, or explicit clips.
         error: The error that ends the run after these items. None if the run continues.
     """
 
