@@ -218,9 +218,9 @@ class Objects:
     def facts(self, source: ByteSource) -> Facts:
         """Return the metadata that an object must have for its ranges to be valid.
 
-        If the index or dataset recorded an object, this is the recorded metadata. If it recorded a local file, of which
-        the object is a copy, the object's content is compared with the file's fingerprint, and its present metadata is
-        returned.
+        If the index or dataset recorded an object, the result is the recorded metadata. If it recorded a local file,
+        the object is a copy of this file. In this case, the object's content is compared with the fingerprint of the
+        file, and the result is the present metadata of the object.
         """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)

@@ -93,8 +93,8 @@ class PlanningTask:
 def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
     """Plan pieces in worker processes, and yield the rows in the order of the plan, up to the first error.
 
-    If a worker dies, all clips of the medium that it was planning become failures. If the clips are explicit, only the
-    clip that it was planning becomes a failure.
+    If a worker dies while it plans a medium, all clips of this medium become failures. If the clips are explicit, only
+    the clip that the worker was planning becomes a failure.
 
     Args:
         run: The common arguments for planning.

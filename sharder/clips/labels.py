@@ -138,8 +138,8 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
     """Parse the argument `labels`.
 
     Args:
-        labels: The name of a column, whose values are sorted and numbered. Or {value: number} for the column `label`.
-            Or {column: {value: number}}.
+        labels: One of three forms. A text is the name of a column, whose values are sorted and numbered. {value:
+            number} has the numbers for the column `label`. {column: {value: number}} names another column.
 
     Raises:
         FramedexError: `labels` has none of these forms, or the numbers are not 0, 1, 2 and so on.

@@ -250,9 +250,9 @@ class Views(Record):
     Rows with the same value in the column `group` (or in each of several columns) form a scene. The column `view` has
     the name of each row's view. The policy selects frames of the view `clock`, or ticks of a generated clock that
     starts when the views begin and has `clock_fps` ticks per second. For the time of each selected frame or tick,
-    `choose` determines a frame of every other view. This frame may be at most `tolerance_seconds` away from the time,
-    or by default less than the average frame duration of the view. `missing` determines the treatment of a clip if a
-    view has no frame close enough.
+    `choose` determines a frame of every other view. The distance of this frame from the time must be at most
+    `tolerance_seconds` or, without this key, less than the average frame duration of the view. `missing` determines the
+    treatment of a clip if a view has no frame close enough.
     """
 
     group: ColumnNames = parameter("the listing's column or columns whose values are equal for the views of one scene")

@@ -400,7 +400,7 @@ def _half_taps(rate: int, out_rate: int) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
-    """Return float64 [phases, taps]: the filter for each phase of an output sample between two source samples.
+    """Return float64 [phases, taps]: the filter for each position of an output sample between two source samples.
 
     Tap t is the weight of source sample s + t - half + 1. s is the last source sample at or before the output sample.
     """

@@ -205,7 +205,7 @@ def encode(
         size: The (height, width) of all pictures.
         options: The codec and the quality.
         colour: The colour code points of the stream.
-        encoder: The encoder to use. If None, the encoder that `ENCODERS` has for the codec.
+        encoder: The encoder to use. If None, the entry of `ENCODERS` for the codec is used.
 
     Raises:
         UncuttableError: The encoder does not support the size, or does not output exactly one packet per picture.

@@ -5,7 +5,7 @@ images or encoded again. Worker processes do this work, and the main process cop
 
 Workers do not send copied packets to the main process. A worker that cuts clips into tiny files returns headers and
 byte ranges of source files, and the main process copies these ranges. If a medium's tiny files do not consist of
-headers and byte ranges alone, the main process cuts its clips.
+headers and byte ranges alone, the main process cuts the clips of this medium.
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ class Planner:
 
     Args:
         packets: The packets of the medium.
-        drop_leading: The result of `drops_leading` for the codec.
+        drop_leading: Whether a run that begins at an open random access point may omit the leading pictures after it.
+            This depends on the codec (see `drops_leading`).
         keep_damaged: Whether clips may have frames of damaged GOPs.
-        hidden_unordered: The value of the column `hidden_unordered` of `videos`.
+        hidden_unordered: Whether the order in which a decoder outputs pictures that an edit list hides is not known, as
+            in the column `hidden_unordered` of `videos`.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Planner:
     def renew(self, packets: Packets) -> None:
         """Replace the medium's packets, after more flags were read or offsets changed.
 
-        The same packets as before must be shown, because frame numbers must not change.
+        The new values must mark the same packets as shown as before, so that frame numbers do not change.
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)

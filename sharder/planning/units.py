@@ -331,7 +331,7 @@ class Units:
         return self.some(range(len(self)))
 
     def rows(self, unit: int) -> list[int]:
-        """Return the numbers of the rows of a unit."""
+        """Return the numbers of the mentions (rows of the listing) that belong to a unit."""
         if self.scenes is None:
             return [unit]
         if unit >= len(self.scenes.scenes):

@@ -179,7 +179,9 @@ def sample_scene(
     leading = next(iter(parts)) if views.clock is None else views.clock
     clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), there[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
-    unlimited = replace(policy, max_clips=None)  # `max_clips` applies only to the leading view
+    # `max_clips` applies only to the leading view, whose clips determine the clips of the scene. The other views are
+    # sampled without this limit, and clips with the same numbers are taken from them.
+    unlimited = replace(policy, max_clips=None)
     samplings = {
         view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
     }

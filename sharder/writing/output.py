@@ -1,4 +1,4 @@
-"""Manage the output folder of a dataset: check it, record checkpoints of an unfinished dataset, and rename it at last.
+"""Manage the output folder of a dataset: check the folder, record checkpoints, and rename the complete dataset.
 
 The folder of an unfinished dataset has a file `progress.jsonl` with one line per checkpoint, and a file `job.json` that
 describes the job.

@@ -57,7 +57,7 @@ COPIES_IN_FLIGHT = (
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
-    """The writing of one checkpoint in the background.
+    """A task that writes one checkpoint in the background.
 
     Attributes:
         folder: The folder of the unfinished dataset.
