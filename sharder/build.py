@@ -1,4 +1,4 @@
-"""Building of a dataset: clips are selected by a policy or given explicitly, then planned, packed and written."""
+"""Build a dataset: plan the clips that a policy selects or the user lists, pack them, and write the dataset."""
 
 import functools
 import os
@@ -77,9 +77,10 @@ class ShardOptions:
         labels: The column of labels, and the numbers of its values. None if the dataset records no labels.
         scratch: The local folder in which a dataset for object storage is written first. If None, a folder in the
             system's temporary folder is used.
-        part: The slice of the run to plan. If None, the run is not divided.
-        finish: Whether to write the dataset from the clips that the slices of the run planned.
-        on_progress: A function that is called with (done, total), counted in steps of the progress bar.
+        part: The share of the clips that this task plans (`--task`). If None, this run plans all clips.
+        finish: Whether to write the dataset from the clips that earlier tasks planned, instead of planning clips.
+        on_progress: A function that is called with (done, total) to show progress. Both numbers count media or scenes
+            if a policy selects the clips, and clips if the user lists them.
     """
 
     overwrite: bool = False
@@ -109,8 +110,8 @@ class ShardOptions:
 
     def planning(self, index: Index) -> PlanningOptions:
         """Return the options of planning."""
-        # Only clips whose packets are copied into a tiny file must decode as one stream. For clips that are decoded
-        # here, the recipe may have several runs.
+        # Copied packets become a tiny file, which a player must decode as one stream. Images and encoded clips are made
+        # of decoded frames, so the recipe from which they are decoded may have several runs.
         copied = self.pack == "clips" and self.encode is None
         return PlanningOptions(
             access=index.access,
@@ -128,8 +129,8 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
 
     A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
-    # `_build` also looks for a finished dataset. Looking here already saves reading the listing. With a filter, the
-    # listing is needed anyway, because the report contains the media that the filter leaves out.
+    # `_build` also looks for a finished dataset, but only after the listing was read. With a filter, the listing is
+    # needed in any case, because the report contains the media that the filter leaves out.
     job = _job(index, file.resolved, options)
     if file.filter is None and (before := _finished(index, out, job, options)) is not None:
         return before
@@ -140,7 +141,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
         columns = units.table.columns
         labels = checked_labels(options.labels, columns.column, schema.names, str(index.path), unit="row")
         facts["labels"] = labels.stored()
-    total = len(index) - index.unusable - units.left_out.count  # one piece per medium
+    total = len(index) - index.unusable - units.left_out.count  # the progress bar counts media
     if units.scenes is not None and views is not None:
         names, total = units.scenes.names, len(units)
         if len(names) > MAX_VIEWS:
@@ -193,10 +194,10 @@ def _build(
     Args:
         index: The index.
         out: The folder or uri of the dataset.
-        job: The values that two runs share if they write the same dataset, as `_job` returns them.
+        job: The values that identify the job (see `_job`).
         user_schema: The schema of the user's columns of `clips`.
         pieces: The pieces of the plan.
-        total: The number of steps of the progress bar.
+        total: The final value of the progress bar: the number of media, scenes or explicit clips.
         options: The options of the run.
         facts: Further keys of the dataset's header.
     """
@@ -242,7 +243,7 @@ def _build(
         else:
             with open_writer(out, overwrite=options.overwrite) as writer:
                 report = write(writer)
-    except NoClipsError:  # raised only after all slices were read, so they are not needed any more
+    except NoClipsError:  # raised only after all slices were read, so the files of the slices are not needed any more
         if options.finish:
             slices.remove_slices(out)
         raise
@@ -252,7 +253,7 @@ def _build(
 
 
 def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options: ShardOptions, total: int) -> None:
-    """Add planned rows to a dataset. If they end with an error, it is raised after the rows before it are added."""
+    """Add planned rows to a dataset. If planning failed, first add the rows before the error, and then raise it."""
     for rows in planned:
         writer.add_planned(rows)
         if rows.error is not None:
@@ -262,7 +263,7 @@ def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options:
 
 
 def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
-    """Return the values that two runs share if they write the same dataset."""
+    """Return the values that identify a job. A run with equal values continues or keeps an existing dataset."""
     pack: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
     if options.encode is not None:
         pack["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
@@ -281,7 +282,7 @@ def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
 def _finished(index: Index, out: Place, job: Row, options: ShardOptions) -> ShardReport | None:
     """Return the report of the dataset if an earlier run of the same job has finished it.
 
-    Otherwise, and with `overwrite`, return None.
+    Return None if no such dataset exists, or if `overwrite` is set.
     """
     before = None if options.overwrite else finished_report(out, job, index)
     return None if before is None else with_labels(before, options.labels)
@@ -298,7 +299,7 @@ def _ship(
 
     Args:
         out: The uri of the dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job (see `_job`).
         open_writer: A function that opens the writer of the local dataset.
         write: A function that writes the whole dataset with that writer, and returns the report.
         options: The options of the run.

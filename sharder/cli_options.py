@@ -25,7 +25,7 @@ from framedex.storage.uris import is_uri
 
 
 class Seconds(click.ParamType[Fraction]):
-    """The type of a duration, which keeps the exact value as a fraction."""
+    """The type of an option that is a duration in seconds. The value is converted to an exact fraction."""
 
     name = "seconds"
 
@@ -38,12 +38,12 @@ class Seconds(click.ParamType[Fraction]):
 
 
 class PolicyType(FileType):
-    """The type of a policy: a file, the uri of an object, or any other text that `find_policy` understands."""
+    """The type of an option that is a policy: a file, a uri, the name of an included policy, or YAML text."""
 
     name = "policy"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of the file for a uri, and any other text unchanged."""
+        """Convert a uri to the path of the file. Return any other text unchanged."""
         return super().convert(value, param, ctx) if is_uri(value) else value
 
 

@@ -1,8 +1,8 @@
 """Read the byte ranges of clips from local files, from object storage, or from bytes in memory.
 
-Reading raises StaleError if a source is not the file that was recorded. Files are opened once and kept open. Ranges of
-objects are requested concurrently. `local_copy` and `openable` provide whole media, for code that decodes or demuxes
-them from the beginning.
+Reading raises StaleError if a source is not the file that was recorded in an index or dataset. Files are opened once
+and kept open. Ranges of objects are requested concurrently. `local_copy` and `openable` provide whole media, for code
+that decodes or demuxes them from the beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPEN_FILES = 64  # maximum number of files that a cache keeps open; the usual li
 
 
 class RecordedFiles:
-    """A cache of open files. Threads may share the cache. A lock allows only one of them to read at a time."""
+    """A cache of open files. Threads may share the cache. A lock allows only one thread to read at a time."""
 
     def __init__(self) -> None:
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
@@ -71,8 +71,8 @@ class RecordedFiles:
     def opened(self, source: ByteSource) -> Iterator[int]:
         """Provide the file descriptor of a source within a `with` block.
 
-        If the block raises StaleError, the file is closed, so that the next read opens the file again. The user may
-        have restored it in the meantime.
+        If the block raises StaleError, the file is closed, so that the next read opens the file again. By then, the
+        user may have restored the file.
 
         Raises:
             StaleError: The file is missing or changed.
@@ -131,7 +131,7 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
 
 
 def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
-    """Read bytes of a file into a buffer, and return the number of bytes. Raises StaleError if no bytes are read."""
+    """Read bytes of a file into a buffer. Return the number of bytes. Raises StaleError if reading gives no bytes."""
     try:
         got = os.preadv(descriptor, [room], offset)
     except OSError as error:
@@ -218,17 +218,18 @@ class Objects:
     def facts(self, source: ByteSource) -> Facts:
         """Return the metadata that an object must have for its ranges to be valid.
 
-        If an object was recorded, this is the recorded metadata. If a local file was recorded, this is the present
-        metadata of the object, after a check that its content equals the content of the file.
+        If the index or dataset recorded an object, the result is the recorded metadata. If it recorded a local file,
+        the object is a copy of this file. In this case, the object's content is compared with the fingerprint of the
+        file, and the result is the present metadata of the object.
         """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
-        if source not in self._known:  # if two threads check the same object, they get the same result
+        if source not in self._known:  # without a lock: two threads that check the same object get the same result
             self._known[source] = self._found(source)
         return self._known[source]
 
     def _found(self, source: ByteSource) -> Facts:
-        """Check that an object has the recorded content. Return its metadata, with which later reads are compared."""
+        """Check that an object has the recorded content. Return its metadata. Later reads must find equal metadata."""
         facts = head(source.path)
         recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
         if facts.size_bytes != source.size_bytes:
@@ -284,8 +285,8 @@ class EncodedClip:
 class SourceFiles:
     """A reader of the byte ranges of clips in local files and in object storage.
 
-    Threads may share a reader. They read files one at a time, and objects concurrently. A reader can be pickled, but
-    its open files are not pickled.
+    Threads may share a reader. Only one thread at a time reads a file, but several threads read objects concurrently. A
+    reader can be pickled, but its open files are not pickled.
 
     Args:
         cache: A disk cache for ranges of objects. If None, ranges are not cached.
@@ -310,7 +311,7 @@ class SourceFiles:
         source, recipe = clip.source, clip.recipe
         encoded, pieces = payload_of(clip)
         if recipe.range_path is not None:
-            for name in recipe.range_path:  # manifests are not trusted, so reject names outside the medium's folder
+            for name in recipe.range_path:  # manifests are not trusted, so refuse names outside the medium's folder
                 if not name or leads_out(name) or "\0" in name:
                     raise stale(f"{source.path}/{name}", "not the name of a file in the medium's folder")
             self._of(source).fill_whole(source.path, recipe.range_path, pieces)
@@ -340,7 +341,7 @@ class SourceFiles:
 
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int | None]:
-        """Provide the descriptor of a local file, or None for an object, within a `with` block.
+        """Provide the file descriptor of a source within a `with` block. For an object, provide None.
 
         If the block raises StaleError, the file is closed.
 
@@ -381,7 +382,7 @@ def openable(medium: Medium) -> str | RangedFile:
 
 
 def opened_part(medium: Medium) -> RangedFile | None:
-    """Open a video that is a part of a file: a member of a tar, or a cell of a Parquet file. None for any other medium.
+    """Open a video that is a member of a tar, or a cell of a Parquet file. Return None for any other medium.
 
     Raises:
         StaleError: The source is missing or changed.
@@ -436,8 +437,8 @@ def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
     """Allocate the payload of a clip.
 
     Returns:
-        The clip, whose payload contains the states of the runs, and space for the packets. And for each byte range of
-            the recipe, the view of the payload into which the range must be read.
+        The clip, whose payload contains the states of the runs and space for the packets. Then a list with, for each
+            byte range of the recipe, the view of the payload into which the range must be read.
     """
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
@@ -459,7 +460,7 @@ def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """A reader with the methods of `SourceFiles` for a part of a source that is in memory.
+    """A reader like `SourceFiles`, for a part of a source whose bytes are already in memory.
 
     Attributes:
         first_byte: The offset of the part in the source.

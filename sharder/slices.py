@@ -1,10 +1,11 @@
-"""Planning of clips that are not packed: in several processes, and in slices of a run on different machines.
+"""Plan clips that are not packed, in several processes, or in slices (shares of a run) on different machines.
 
-Worker processes return manifest rows, and this process writes them in the order of the plan.
+Worker processes return manifest rows, and the main process writes them in the order of the plan. A plan consists of
+pieces. A piece has the clips of one medium or scene, or a group of explicit clips.
 
 If a run is divided into slices, the pieces of the plan form groups that depend only on the index and the policy. Slice
 i of n plans the groups i, i + n, i + 2 n, …, and writes the rows of each group into a file in the folder `OUT.slices`.
-If a slice runs again, groups whose files exist are skipped. The last step (`--finish`) writes the dataset. It is
+If a slice runs again, groups whose files exist are skipped. The last step (`--finish`) writes the dataset, which is
 byte-identical to the dataset of an undivided run.
 """
 
@@ -35,17 +36,19 @@ from framedex.storage.places import Place, Stored, names_in
 
 Row = dict[str, Any]
 
-# Limits of the total weight of pieces. The weight of a piece is its number of frames, because a policy selects at most
-# one clip per frame. Usually there are far fewer clips: for windows of 16 frames, one per 16 frames.
+# Limits of the total weight of pieces. The weight of a piece is its number of frames, which is the maximum number of
+# its clips. Usually, a piece has far fewer clips. For example, windows of 16 frames give one clip per 16 frames.
 MAX_CLIPS_A_TASK = 20_000
 MAX_FRAMES_A_GROUP = 1_000_000  # only a group that consists of a single piece may exceed this limit
-STEPS_AT_ONCE = 4096  # number of steps per portion that this process plans; it limits the memory
+STEPS_AT_ONCE = 4096  # number of steps per portion that the main process plans, limited to save memory
 # Maximum weight of a piece that is sent to a worker. The result of a heavier piece could be too large to send back, so
-# this process plans it in portions.
+# the main process plans the piece in portions.
 MAX_CLIPS_SENT = 400_000
-TASKS_AT_FIRST = 8  # number of tasks that this process plans itself before any workers are started
+TASKS_AT_FIRST = 8  # number of tasks that the main process plans itself before any workers are started
 TASKS_IN_FLIGHT = 3  # number of tasks that are submitted at a time, per worker
-MEDIA_IN_MEMORY = 256  # explicit clips may alternate between media, so many stay open; workers keep fewer (KEPT_OPEN)
+# Number of media that the main process keeps open. Explicit clips may alternate between media, so the number is larger
+# than in workers (KEPT_OPEN).
+MEDIA_IN_MEMORY = 256
 SECONDS_A_TASK = 3600.0  # timeout of a task in seconds
 PLAN_NAME = "slices.json"
 ROWS_FOLDER = "rows"
@@ -53,7 +56,7 @@ ROWS_FOLDER = "rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningRun:
-    """The common arguments for planning the clips of a run.
+    """The arguments that the functions for planning the clips of a run share.
 
     Attributes:
         index: The index.
@@ -70,14 +73,14 @@ class PlanningRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningTask:
-    """Consecutive pieces of a plan that one worker plans, or groups that this process plans itself.
+    """Consecutive pieces of a plan that one worker plans, or groups that the main process plans itself.
 
     Attributes:
         index: The folder of the index.
         options: The options of planning.
         schema: The schema of the dataset's `clips`.
         pieces: The pieces that a worker plans. Empty if `own` is given.
-        own: The groups of items that this process plans itself. None if a worker plans `pieces`.
+        own: The groups of items that the main process plans itself. None if a worker plans `pieces`.
     """
 
     index: Place
@@ -90,8 +93,8 @@ class PlanningTask:
 def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
     """Plan pieces in worker processes, and yield the rows in the order of the plan, up to the first error.
 
-    If a worker dies, the clips of the medium that it was planning become failures. With explicit clips, only the single
-    clip becomes a failure.
+    If a worker dies while it plans a medium, all clips of this medium become failures. If the clips are explicit, only
+    the clip that the worker was planning becomes a failure.
 
     Args:
         run: The common arguments for planning.
@@ -120,9 +123,9 @@ def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0)
 
 
 def _skip_items(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterator[Piece | ReadGroup]:
-    """Yield the pieces of a plan without its first `done` items.
+    """Yield the pieces of a plan, without the first `done` items of the plan.
 
-    A piece of which some items are skipped is replaced by the list of its other items.
+    If only some items of a piece are skipped, the piece is replaced by a list of its other items.
     """
     for piece in pieces:
         if not done:
@@ -134,7 +137,7 @@ def _skip_items(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterato
 
 
 def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMedia) -> Iterator[PlanningTask]:
-    """Group the pieces of a plan into tasks. If an error occurs, the last task raises it when it is planned."""
+    """Group the pieces of a plan into tasks. If an error occurs, a last task is yielded that raises it when planned."""
     numbers = itertools.count()
     task = PlanningTask(index=run.index.path, options=run.options, schema=run.schema, pieces=[])
     gathered: list[Piece] = []
@@ -161,7 +164,7 @@ def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMed
                     yield from flush()
                 gathered.append(piece)
         yield from flush()
-    except ENDING as error:  # if raised here, it would come before the results of earlier tasks
+    except ENDING as error:  # not raised here, because the results of earlier tasks must come first
         yield from flush()
         yield replace(task, own=map(_raise, [error]))
 
@@ -185,7 +188,7 @@ def _divided(task: PlanningTask) -> list[PlanningTask]:
 
 
 def _result(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> PlannedRows:
-    """Return the rows of a task. If the worker gave no result, the clips of the task become failures."""
+    """Return the rows of a task. If the worker gave no result, all clips of the task become failures."""
     if outcome.result is not None:
         return outcome.result
     steps = [
@@ -219,7 +222,7 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
 
     Args:
         out: The folder or uri of the dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. All slices of a dataset must have equal values.
         pieces: The pieces of the whole plan.
         run: The common arguments for planning.
         part: The slice to plan.
@@ -268,7 +271,7 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _agree(output: Output, plan: Row) -> None:
-    """Record the job and the number of slices. If another slice has recorded them, compare them.
+    """Record the job and the number of slices. If another slice has already recorded them, compare the values.
 
     Raises:
         OutputError: The recorded values differ.
@@ -305,7 +308,7 @@ def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
 
     Args:
         out: The folder or uri of the dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. All slices must have been planned with equal values.
         pieces: The pieces of the whole plan.
         done: The number of items of the plan to skip.
 

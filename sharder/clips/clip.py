@@ -1,9 +1,9 @@
 """Data classes for clips and their media. Clips are requested, planned, or read from a manifest.
 
-A planned clip has a recipe, which lists byte ranges of a recorded source and the packets in them. This module also
-plans recipes for audio: an interval of time determines the samples, and the samples determine the packets. An audio
-recipe begins some packets before the wanted samples (the pre-roll), because many decoders give exact output only after
-they have decoded earlier packets.
+A planned clip has a recipe, which lists the byte ranges of the source to read and the packets in these ranges. This
+module also plans recipes for audio: an interval of time determines the samples, and the samples determine the packets.
+An audio recipe begins some packets before the wanted samples (the pre-roll), because many decoders give exact output
+only after they have decoded earlier packets.
 """
 
 import functools
@@ -34,7 +34,8 @@ def coalesce(
     Args:
         offset: int64 [input ranges], the first byte of each input range.
         size: int64 [input ranges], the number of bytes of each input range.
-        first_of: The indices of the input ranges that always begin a new range. If None, no range has to.
+        first_of: The indices of the input ranges that are never joined to the input range before them. If None, all
+            adjacent ranges are joined.
     """
     first = np.ones(len(offset), np.bool_)
     first[1:] = offset[1:] != offset[:-1] + size[:-1]
@@ -48,7 +49,7 @@ CONTENT_ALONE = -1  # value of `mtime_ns` for files that are identified by their
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteSource:
-    """A file that byte ranges point into, with the properties that were recorded when it was indexed or written.
+    """A file that byte ranges point into. Its properties were recorded when the file was indexed or written.
 
     Attributes:
         path: The path or URI of the file.
@@ -85,14 +86,14 @@ ABSENT = -1  # marks a view that is missing in a clip of several views
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedViews:
-    """A table of the clips of each item. An item is a clip of several views.
+    """The items of a dataset with several views, as a table. An item joins the clips of several cameras, one per view.
 
     Attributes:
-        names: The names of the views, in the order in which arrays have them.
-        table: int64 [items, views]: the index of each view's clip in the chosen clips. ABSENT if an item lacks the
-            view.
-        examples: For each view, two numbers of clips in the whole dataset: a clip of this view, and the first clip of
-            the same item.
+        names: The names of the views, in the order of the columns of `table`.
+        table: int64 [items, views]: the clip of each view, as an index into the chosen clips (see
+            `ViewsOfClips.joined`). ABSENT if an item lacks the view.
+        examples: For each view, the numbers of two clips in the whole dataset: a clip of this view, and the first clip
+            of the same item.
     """
 
     names: list[str]
@@ -102,11 +103,11 @@ class JoinedViews:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewsOfClips:
-    """The assignment of a dataset's clips to items and views. An item is a clip of several views.
+    """The assignment of a dataset's clips to items and views. An item joins the clips of several cameras, one per view.
 
     Attributes:
-        names: The names of the views, in the order in which arrays have them.
-        missing: How items that lack a view are treated.
+        names: The names of the views, in the order of a loader's arrays.
+        missing: The treatment of items that lack a view.
         item: int64 [clips], ascending: the number of the item to which each clip belongs.
         view: int64 [clips]: the view of each clip, as an index into `names`.
     """
@@ -117,10 +118,10 @@ class ViewsOfClips:
     view: NDArray[np.int64]
 
     def joined(self, chosen: NDArray[np.int64] | None = None) -> JoinedViews:
-        """Return the items as a table. Items that lack a view are left out, unless `missing` is "mask".
+        """Join clips to items, and return the table of items. Unless `missing` is "mask", leave out incomplete items.
 
         Args:
-            chosen: int64, ascending: the numbers of the clips that are joined to items. If None, all clips are joined.
+            chosen: int64, ascending: the numbers of the clips to join. If None, all clips are joined.
         """
         item, view = (self.item, self.view) if chosen is None else (self.item[chosen], self.view[chosen])
         there, row = np.unique(item, return_inverse=True)
@@ -143,7 +144,7 @@ class AudioFacts(AudioCoding):
     Attributes:
         stream_index: The index of the audio stream in its container.
         channels: The number of channels.
-        bits_per_coded_sample: The bits per sample that the container states. None if it states none.
+        bits_per_coded_sample: The bits per sample that the container states. None if the container does not state them.
         first_sample: The number of the first sample that a full decode presents. Sample k is at k / `rate` seconds.
         end_sample: The number after the last sample that a full decode presents.
     """
@@ -163,7 +164,7 @@ class AudioFacts(AudioCoding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioOptions:
-    """The form of the audio of a dataset's clips.
+    """The sample rate, number of channels and duration of the clips' audio.
 
     Attributes:
         rate: The sample rate in Hz. If None, each clip has the rate of its medium.
@@ -210,8 +211,8 @@ class PreRoll:
 # MPEG audio: the state of the polyphase synthesis spans 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps
 # granules, and a frame at a low sample rate has a single granule. main_data_begin points back by up to 511 bytes
 # (2.4.2.7). Headers and side information, at most 4 + 2 + 32 bytes, are not main data.
-# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms, but after 80 ms whole clips were measured at
-# -13 dB. After one second, speech reaches 100 dB and most music is equal.
+# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms, but after a pre-roll of 80 ms, whole clips were
+# measured at -13 dB. After a pre-roll of one second, speech reaches 100 dB, and most music is bit-equal.
 # TrueHD restarts at major syncs, which are at most 128 access units apart (FFmpeg's decoder; measured).
 # DTS and Speex depend on all earlier output. Codecs that are not listed are refused. For example, Microsoft's ADPCM and
 # WMA decode to noise if the block size is unknown, and an index does not record block sizes.
@@ -290,11 +291,11 @@ def plan_audio(
 def _packets_of(
     packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return the packets [first, stop) to decode for the samples [begin, end). If there are none, first equals stop."""
+    """Return the numbers [first, stop) of the packets to decode for the samples [begin, end). They may be empty."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
-    # If several packets have the same position, all of them are included, although only the last one yields samples.
+    # If several packets have the same position, all of them are included, although only the last of them has samples.
     stop = int(np.searchsorted(packets.sample, end, side="left"))
     target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
     target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
@@ -332,7 +333,7 @@ LOG = logging.getLogger("framedex.loader")
 
 @functools.cache  # a process warns once for each dataset
 def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
-    """Warn that an earlier version of framedex planned clips without a decode that verified the numbers of frames.
+    """Warn that an earlier version of framedex planned clips without a test decode, so frame numbers may be wrong.
 
     Args:
         where: The path of the dataset, or of its tars.
@@ -359,7 +360,7 @@ def quarter_turns(degrees: Any) -> Any:
     """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees.
 
     Args:
-        degrees: int64, an array or a number of numpy.
+        degrees: int64, a NumPy array or scalar.
     """
     return np.rint(degrees / 90).astype(np.int64) % 4
 
@@ -381,24 +382,24 @@ class Medium(MediumRecord):
 
     @property
     def part(self) -> ByteRange | None:
-        """The byte range of the video in its file. None if the video is the whole file, or a cell (see `cell`)."""
+        """The byte range of the video in its file. None if the video is a whole file or a compressed cell (`cell`)."""
         if self.member_offset is None or self.member_bytes is None:
             return None
         return ByteRange(offset=self.member_offset, size_bytes=self.member_bytes)
 
     @property
     def cell(self) -> str | None:
-        """The name of the cell of a compressed Parquet column that holds the video. None if no such cell holds it."""
+        """The name of the cell if the video is the value of a cell in a compressed Parquet column, else None."""
         return self.member if self.member_offset is None and self.member_bytes is not None else None
 
     @property
     def turns(self) -> int:
-        """The quarter turns counterclockwise, 0 to 3, that are nearest to the rotation by which players turn it."""
+        """The rotation that players apply, rounded to quarter turns counterclockwise, 0 to 3."""
         return int(quarter_turns(np.int64(self.rotation_degrees)))
 
     @property
     def aspect(self) -> float:
-        """The width of a sample over its height, 1 if it is not stated."""
+        """The pixel aspect ratio (width / height), 1 if it is unknown."""
         return self.sample_aspect_ratio or 1.0
 
     @property
@@ -423,11 +424,11 @@ class Medium(MediumRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiView:
-    """The part of a clip of several views that one clip is.
+    """The link from a clip, which shows one camera's view, to the clip of several views that contains it.
 
     Attributes:
-        multiview_id: The name of the clip of several views. The clips of all its views share this name.
-        view_name: The name of the view.
+        multiview_id: The name of the clip of several views. The clips of all its views have the same name here.
+        view_name: The name of the view that this clip shows.
         view_away_seconds: float64 [F], the time of each frame minus the wanted time. NaN for padding.
     """
 
@@ -448,7 +449,7 @@ class WantedClip:
         stretch: The frames [first, stop) of the medium from which a policy sampled the clip. None if no policy selected
             the clip.
         anchor_frame: The number of the clip's anchor frame. None if the clip has no anchor.
-        multiview: The clip's part in a clip of several views. None if the clip is an item of its own.
+        multiview: The link to the clip of several views that contains this clip. None if no such clip contains it.
         asked_in: The location of the user's request for this clip, for messages. None if a policy selected the clip.
     """
 
@@ -472,7 +473,7 @@ class Clip(ClipRecord):
         recipe: The recipe for the frames.
         source: The file that the recipe's byte ranges point into.
         audio: The plan of the clip's audio. None if audio was not requested.
-        audio_source: The file that contains the audio packets. If None, `source` contains them.
+        audio_source: The file that contains the audio packets. If None, `source` contains the audio packets.
     """
 
     medium: Medium
@@ -492,18 +493,18 @@ class Clip(ClipRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedClip(Clip):
-    """A clip that was planned and is not packed yet."""
+    """A clip that was planned but is not packed yet."""
 
     recipe: PlannedRecipe
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
-    """Return the `Failure` of a planned clip that an error prevents."""
+    """Return the `Failure` to record for a planned clip that cannot be made because of an error."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
     return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
 
 
 def internal_failure(clip_id: str, uri: str, error: Exception) -> Failure:
-    """Return the `Failure` of a clip that an internal error of framedex prevents."""
+    """Return the `Failure` to record for a clip that cannot be made because of a bug in framedex."""
     found = internal_error(error)
     return Failure(clip_id=clip_id, uri=uri, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

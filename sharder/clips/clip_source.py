@@ -1,7 +1,7 @@
-"""The interface through which a loader gets clips, from a manifest or by planning them from an index.
+"""Define the interface through which a loader gets clips, either from a manifest or by planning them from an index.
 
-In addition to the user's columns, clips have fields, such as the codec. A field has one value per clip. The argument
-`where` of a loader selects clips by the values of columns and fields, or by an expression.
+Clips have the user's columns and, in addition, fields that framedex defines, such as the codec. A field has one value
+per clip. The argument `where` of a loader selects clips by the values of columns and fields, or by an expression.
 """
 
 from abc import ABC, abstractmethod
@@ -99,14 +99,14 @@ def check_column_name(name: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredShapes:
-    """The numbers of frames of clips, and the pictures of their media as they are stored.
+    """The number of frames of each clip, and the size and orientation of its pictures as they are stored.
 
     Attributes:
         frames: int64 [clips], padding included.
         heights: int64 [clips].
         widths: int64 [clips].
         turns: int64 [clips]: the quarter turns counterclockwise, 0 to 3, by which players turn the pictures.
-        aspects: float64 [clips]: the width of a sample over its height, 1 if it is not stated.
+        aspects: float64 [clips]: the pixel aspect ratio (width / height), 1 if it is unknown.
     """
 
     frames: NDArray[np.int64]
@@ -117,13 +117,13 @@ class StoredShapes:
 
     @classmethod
     def of(cls, medium: Medium, frames: int) -> Self:
-        """Return the shape of one clip with a number of frames."""
+        """Return the shape of one clip of `medium` that has `frames` frames."""
         numbers = (frames, medium.height, medium.width, medium.turns)
         shape = (np.array([number], np.int64) for number in numbers)
         return cls(**dict(zip(cls.__slots__, (*shape, np.array([medium.aspect])), strict=True)))
 
     def take(self, places: NDArray[np.int64]) -> Self:
-        """Return the shapes of some clips."""
+        """Return the shapes of the clips with the given indices."""
         return type(self)(**{name: getattr(self, name)[places] for name in self.__slots__})
 
 
@@ -135,7 +135,7 @@ class ClipSource(ABC):
     Attributes:
         path: The path of the dataset or of the index.
         ffmpeg: The versions of FFmpeg's libraries with which the index was made.
-        labels: The labels that the dataset records. None if it records none.
+        labels: The labels that the dataset records. None if the dataset has no labels.
     """
 
     path: Place
@@ -147,11 +147,11 @@ class ClipSource(ABC):
 
     @abstractmethod
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return the clip with a number. The random draws of a policy depend on `epoch`."""
+        """Return clip `number`. The random draws of a policy depend on `epoch`."""
 
     @abstractmethod
     def locate(self, uri: str) -> str:
-        """Return the location of the source with a uri. Raises StorageError if the source must not be read."""
+        """Return the path or uri from which to read the source `uri`. Raises StorageError if reading is not allowed."""
 
     @property
     @abstractmethod
@@ -169,7 +169,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def views(self) -> ViewsOfClips | None:
-        """Return the assignment of clips to views and items, or None if each clip is an item of its own."""
+        """Return the assignment of clips to views and items, or None if each clip alone is an item of the loader."""
 
     def failures(self) -> Iterator[Failure]:
         """Yield a `Failure` for each clip that cannot be planned. The failures of a dataset are in failures.parquet."""
@@ -185,14 +185,14 @@ class ClipSource(ABC):
 
     @abstractmethod
     def _media(self, names: Sequence[str]) -> pa.Table:
-        """Return some columns of `media`. The numbers of `media_rows` are indices of the returned rows."""
+        """Return some columns of `media`. `media_rows` contains indices into the rows of the returned table."""
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return the values of one of the user's columns or of FIELD_NAMES, for all clips.
 
-        Texts may be dictionary-encoded. Only the columns from which the result is computed are read. Clips are not
-        planned. A source that plans from an index samples all clips of the first epoch for CLIP_FIELDS and
-        FRAME_FIELDS. This reads the packets of all media.
+        Texts may be dictionary-encoded. Only the columns from which the result is computed are read. No clip is
+        planned. However, a source that plans from an index must select the frames of all clips of the first epoch if
+        the column is one of CLIP_FIELDS or FRAME_FIELDS. This reads the packets of all media.
 
         Raises:
             FramedexError: The clips do not have the column.
@@ -219,7 +219,7 @@ class ClipSource(ABC):
         return media_field(name, media).take(pa.array(self.media_rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column of labels before they are replaced by numbers. Raises FramedexError."""
+        """Return the original values of a column of labels, not their numbers. Raises FramedexError."""
         return self.column(name)
 
     def frame_counts(self) -> pa.ChunkedArray:
@@ -227,7 +227,7 @@ class ClipSource(ABC):
         return self._field("wanted_frames")
 
     def _sizes(self) -> list[pa.ChunkedArray]:
-        """Return the columns SIZES of the media of all clips, with one value per clip."""
+        """Return the columns SIZES of `media`, repeated so that each column has one value per clip."""
         media, rows = self._media(SIZES), pa.array(self.media_rows())
         return [media[name].take(rows) for name in SIZES]
 
@@ -235,7 +235,7 @@ class ClipSource(ABC):
         """Return the shapes of all clips.
 
         Args:
-            with_aspects: Whether to read `aspects`, which takes time. If not, they are 1.
+            with_aspects: Whether to read `aspects`, which takes time. If False, all aspects are 1.
 
         Raises:
             FormatError: A file is missing or damaged, or was changed in the meantime.
@@ -243,7 +243,10 @@ class ClipSource(ABC):
         numbers = self.frame_counts(), *self._sizes()
         if any(column.null_count for column in numbers):
             raise FormatError(
-                "a clip has no shape", where=str(self.path), found="null", remedy="shard or download the dataset again"
+                "a clip lacks its number of frames, height, width or rotation",
+                where=str(self.path),
+                found="null",
+                remedy="shard or download the dataset again",
             )
         frames, heights, widths, degrees = (column.to_numpy().astype(np.int64) for column in numbers)
         aspects = np.ones(len(frames))
@@ -267,13 +270,13 @@ def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64
 
     Args:
         clips: All clips.
-        where: A mapping from columns to an allowed value or a list of allowed values. Or an expression, in the syntax
+        where: A mapping of each column to an allowed value or a list of allowed values, or an expression in the syntax
             of a policy's `filter`.
         path: The path of the dataset or index, for errors.
 
     Raises:
-        FramedexError: `where` is neither a mapping nor an expression, a column does not exist, no clip has a given
-            value in its column, or no clip is selected.
+        FramedexError: `where` is neither a mapping nor an expression, a column does not exist, a listed value occurs in
+            no clip, or no clip is selected.
     """
     asked: Mapping[str, object]
     if isinstance(where, str):

@@ -1,4 +1,4 @@
-"""Labels replace the values of a column by class numbers from 0 on. Also counts the clips per label and split."""
+"""Number the values of a column from 0 on, as class labels, and count the clips of each label in each split."""
 
 import itertools
 from collections import Counter
@@ -57,7 +57,7 @@ class Labels:
 
     @property
     def classes(self) -> list[str]:
-        """The value of each number, as text. If several values have one number, the first of these values."""
+        """The value of each number, as text. If several values share a number, the first of them is used."""
         found = {number: str(value) for value, number in reversed(self.numbers.items())}
         return [found[number] for number in range(len(found))]
 
@@ -83,7 +83,7 @@ class Labels:
         Args:
             values: The values of the column.
             where: The path of the dataset or index, for the error.
-            unit: The word for a thing that has one of the values, such as "clip", for the error.
+            unit: The word that the error uses for the owner of a value, such as "clip".
 
         Raises:
             FramedexError: A value has no number. The error states the first such value.
@@ -120,7 +120,7 @@ class Labels:
 
 
 def stored_labels(stored: Mapping[str, Any] | None) -> Labels | None:
-    """Return the labels that a dataset's header records, or None if it records none.
+    """Return the labels that a dataset's header records, or None if the header has no labels.
 
     Raises:
         KeyError, TypeError, ValueError: The recorded labels are malformed.
@@ -138,8 +138,8 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
     """Parse the argument `labels`.
 
     Args:
-        labels: The name of a column, whose values are sorted and numbered. Or {value: number} for the column `label`.
-            Or {column: {value: number}}.
+        labels: One of three forms. A text is the name of a column, whose values are sorted and numbered. {value:
+            number} has the numbers for the column `label`. {column: {value: number}} names another column.
 
     Raises:
         FramedexError: `labels` has none of these forms, or the numbers are not 0, 1, 2 and so on.
@@ -212,7 +212,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
         where: The path of the dataset or index, for errors.
 
     Raises:
-        FramedexError: The column has no values that can be labels, or the values in `wanted` have another type than the
+        FramedexError: The values of the column cannot be labels, or the values in `wanted` do not have the type of the
             column.
     """
     where = f"{where}, column {wanted.column!r}"
@@ -257,11 +257,11 @@ def checked_labels(
         values_of: A function that returns all values of one of the user's columns.
         columns: The names of the user's columns.
         where: The path of the dataset, the index or the file of clips, for errors.
-        unit: The word for a thing that has one of the values, such as "clip", for errors.
+        unit: The word that errors use for the owner of a value, such as "clip".
 
     Raises:
-        FramedexError: `check_is_own` or `made_labels` raises it, a value has no label, or the user already has a column
-            with the name of the column to which the original values move.
+        FramedexError: The user has no such column, the column cannot have labels (see `made_labels`), a value has no
+            label, or the user already has a column with the name of the column to which the original values move.
     """
     check_is_own(wanted, columns, where)
     values = values_of(wanted.column)
@@ -323,7 +323,7 @@ def label_counts_of(table: pa.Table, column: str) -> Counts:
 
 
 def lacking(counts: Counts) -> list[str]:
-    """Return one sentence for each split without clips of some labels that other splits have."""
+    """Return a sentence for each split that lacks labels which other splits have. The sentence lists these labels."""
     sentences = []
     for split, labels in counts.items():
         absent = [name for name, clips in labels.items() if not clips]

@@ -1,10 +1,10 @@
 """Convert clips to rows of the tables `clips` and `recipes`, and check such rows and convert them back.
 
 `schema` defines the allowed values of each column. The checks in this module ensure that the columns of a row are
-consistent with each other. `reading` and `decoding` rely on this. Three properties of ranks can be checked without a
-decoder: the ranks of a run are a permutation of the run's packet numbers, the wanted frames ascend with their ranks,
-and pictures are reordered by no more than the medium's reorder depth. A row in which two packets of a run have swapped
-ranks may pass these checks. Decoding detects such rows, because decoders must output ascending ranks (see
+consistent with each other, because `reading` and `decoding` assume that. Three properties of ranks can be checked
+without a decoder: the ranks of a run are a permutation of the run's packet numbers, the wanted frames ascend with their
+ranks, and pictures are reordered by no more than the medium's reorder depth. A row in which two packets of a run have
+swapped ranks may pass these checks. Decoding detects such rows, because decoders must output ascending ranks (see
 `decoding.video`).
 """
 
@@ -37,7 +37,7 @@ def check_wanted(row: Mapping[str, Any], medium: Medium, at: RowAt) -> None:
     frames = row["frames"]
     _same_length(row, "frames", PER_FRAME, at)
     if len(frames) and frames.max() >= medium.frame_count:
-        raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, which its medium has")
+        raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, the frames of its medium")
     if (row["mask"] & (frames == PAD)).any():
         raise at.unlike("mask", "frames", "true for padding")
     if row["multiview_id"] is not None:
@@ -91,7 +91,7 @@ def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: R
         raise at.wrong("run_first", first.tolist(), f"ascending numbers from 0 to below {packets}")
     if state.max() >= len(states):
         raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
-    if state.any():  # `reading` can insert a state only before a range, not within it
+    if state.any():  # `reading` can insert a state before a byte range, but not within a range
         given = first[[len(states[number]) > 0 for number in state.tolist()]]
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
@@ -141,7 +141,7 @@ def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: 
 
 
 def check_audio_packets(row: Mapping[str, Any], medium: Medium, source: ByteSource, at: RowAt) -> None:
-    """Check the audio packets of a row of `recipes`, and whether they match the planned samples of the clip's audio.
+    """Check the audio packets of a row of `recipes`, also against the samples that are planned for the clip's audio.
 
     Raises:
         FormatError: A column is inconsistent.
@@ -177,7 +177,7 @@ def check_audio_file(row: Mapping[str, Any], source: ByteSource, at: RowAt) -> N
     """
     for name in ("audio_range_offset", "audio_range_length"):
         if len(row[name]) != 1:
-            raise at.wrong(name, f"{len(row[name])} ranges", "one range, that of the audio file")
+            raise at.wrong(name, f"{len(row[name])} ranges", "one range, which is the audio file")
     _check_ranges(row, "audio_", source.size_bytes, at)
     present = row["audio_present"]
     turns_back = (present[1:] < present[:-1]).any()
@@ -273,7 +273,7 @@ def clip_from(
 
 
 def is_heavy(rows: pa.RecordBatch) -> bool:
-    """Return whether some row of `clips`, as Python objects, may take more memory than a clip is allowed to take."""
+    """Return whether a row of `clips` may exceed the memory limit of a clip when converted to Python objects."""
     try:
         return sum(map(object_bytes, rows.columns)) > usual_clip_bytes()
     except (ValueError, TypeError, pa.ArrowException):  # then `check_objects` is called, and raises for the wrong row
@@ -281,7 +281,7 @@ def is_heavy(rows: pa.RecordBatch) -> bool:
 
 
 def check_objects(row: pa.RecordBatch, at: RowAt) -> None:
-    """Raise FormatError if a row, as Python objects, would take more memory than a clip is allowed to take."""
+    """Raise FormatError if a row would exceed the memory limit of a clip when converted to Python objects."""
     try:
         sizes = {name: object_bytes(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
     except (ValueError, TypeError, pa.ArrowException) as error:

@@ -44,11 +44,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A clip to be written into the dataset, or the failure because of which there is no clip.
+    """A clip to write into the dataset, or the failure to record if the clip cannot be made.
 
     Attributes:
         outcome: The clip or the failure.
-        done: The progress of the plan after this step.
+        done: The value of the progress bar after this step. The bar counts media or scenes, or explicit clips.
         members: The clip's files in a tar.
     """
 
@@ -59,6 +59,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep(Step):
-    """A clip that is planned and not packed yet, or the failure because of which there is no clip."""
+    """A clip that is planned but not packed yet, or the failure to record if the clip cannot be made."""
 
     outcome: PlannedClip | Failure

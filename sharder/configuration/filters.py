@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-# Limits that no reasonable filter reaches. Filters beyond them could exhaust the recursion of Python or of pyarrow.
+# Limits that no reasonable filter reaches. Larger filters could exceed the recursion limits of Python or of pyarrow.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
@@ -83,7 +83,7 @@ def parse_filter(text: str) -> pc.Expression:
 
 
 def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
-    """Return bool [rows]: whether the expression is true for each row of a table. False also where it is null.
+    """Return bool [rows]: whether the expression is true for each row of a table. Null counts as false.
 
     Args:
         table: The rows.
@@ -91,8 +91,8 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
         where: The location of the filter, for errors.
 
     Raises:
-        PolicyError: The table lacks a column, the types of columns do not allow the expression, or its values are not
-            booleans.
+        PolicyError: The table lacks a column, the types of columns do not allow the expression, or the values of the
+            expression are not booleans.
     """
     import pyarrow.dataset  # imported here, because this also imports pandas if pandas is installed
 
@@ -127,7 +127,7 @@ def _float(value: Any) -> Any:
 
 
 class _Reader:
-    """Converter from the syntax tree of one filter to a pyarrow expression. Unlisted types of nodes are refused."""
+    """Converts the syntax tree of a filter to a pyarrow expression. Nodes of types that are not listed are refused."""
 
     def __init__(self, line: str) -> None:
         self._line = line

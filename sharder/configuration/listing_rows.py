@@ -67,8 +67,8 @@ SplitName = Annotated[
 class Split(Record):
     """The rule that assigns rows to named splits.
 
-    With `column`, the values of that column are the names of the splits. If `names` is given, it maps the values to
-    the names. With `shares`, a hash assigns rows so that each split gets its share. Rows with equal values in the
+    With `column`, the values of that column are the names of the splits, or `names` maps these values to the names of
+    splits. With `shares`, a hash assigns rows so that each split gets its share. Rows with equal values in the
     column `by` are one group and always get the same split. The split of a group does not depend on other rows, unless
     `stratify` is given. With `stratify`, the shares are met for each value of that column separately, as closely as
     whole groups allow. The split of a group then depends on the other groups with the same value. With `keep`, groups
@@ -106,13 +106,13 @@ class Split(Record):
         return {"shares": plain_value(self.shares), "by": self.by, **more, "seed": self.seed}
 
     def deal(self, stratify: str, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
-        """Return the split of each group (the rows with one value in the column `by`).
+        """Return {group: split}. A group consists of all rows with the same value in the column `by`.
 
         For each value of `stratify`, the groups are sorted by their hash, and the sorted list is cut in proportion to
         the shares. Groups in `known` keep their split. The other groups fill the remaining part of each share.
 
         Args:
-            stratify: The name of the column for each of whose values the shares are met.
+            stratify: The name of a column. The shares are met for each value of this column separately.
             tables: All rows, with the columns `by` and `stratify`.
             known: The splits of the groups that keep their split.
 
@@ -144,7 +144,8 @@ class Split(Record):
             of_split = Counter(kept.values())
             wanted = _cut_at(list(shares.values()), len(groups))
             counts = [max(0, most - of_split[split]) for split, most in zip(shares, wanted, strict=True)]
-            # A split may already have more than its share. Then the others want more groups than there are new ones.
+            # The kept groups of a split may exceed its share. Then the other splits want more groups in total than
+            # there are new groups.
             if sum(counts) != len(new):
                 counts = _cut_at([Fraction(number) for number in counts], len(new))
             dealt |= kept | dict(zip(new, np.repeat(list(shares), counts).tolist(), strict=True))
@@ -188,7 +189,8 @@ class Split(Record):
         if dealt is not None:
             return dealt[group_text(value)]
         if self.shares is not None:
-            # The hash is scaled to [0, sum of shares). Each split has a part of this interval, as long as its share.
+            # The hash is scaled to [0, sum of shares). Each split owns a part of this interval. The length of the part
+            # is the share of the split.
             place = Fraction(self._hash(group_text(value)), 1 << 64) * sum(self.shares.values())
             bounds = itertools.accumulate(self.shares.values())
             return next(name for name, bound in zip(self.shares, bounds, strict=True) if place < bound)
@@ -214,14 +216,14 @@ def _column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def group_text(value: object) -> str:
-    """Return a cell of the column `by` as text. The text identifies a group, and its hash decides the group's split."""
+    """Return a cell of the column `by` as text. The text identifies a group, and its hash determines the split."""
     text = as_text(value)
     return repr(value) if text is None else text
 
 
 def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
     """Divide `count` in proportion to the shares. Return whole numbers, whose sum is `count`."""
-    # The bounds between parts are rounded instead of their sizes, so that rounding errors do not accumulate.
+    # The bounds between parts are rounded instead of the parts' sizes, so that rounding errors do not accumulate.
     bounds = [math.floor(passed / sum(shares) * count + Fraction(1, 2)) for passed in itertools.accumulate(shares)]
     return [stop - first for first, stop in itertools.pairwise([0, *bounds])]
 
@@ -230,8 +232,8 @@ def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
 class View(Record):
     """The parameters of one view.
 
-    When the scene's clock shows t seconds, the time in the view's video is `offset_seconds` + `rate` * t. With the
-    policy `around`, `seconds` are the wanted times of this view, as distances from the anchor.
+    When the scene's clock shows t seconds, the time in the view's video is `offset_seconds` + `rate` * t. `seconds` is
+    only for the policy `around`: the wanted times of this view, in seconds after the anchor (negative: before it).
     """
 
     offset_seconds: Distance = parameter("the time in the view's video when the clock shows 0, in seconds", Fraction(0))
@@ -246,11 +248,11 @@ class Views(Record):
     """The rule that joins rows of a listing to scenes, and relates the times of the views of a scene.
 
     Rows with the same value in the column `group` (or in each of several columns) form a scene. The column `view` has
-    the name of each row's view. The policy selects frames of the view `clock`, or of a generated clock with `clock_fps`
-    frames per second that starts when the views begin. For the time of each selected frame, `choose` determines the
-    frame of every other view. That frame's distance from the time must be at most `tolerance_seconds`. By default, it
-    must be less than the average duration of the view's frames. `missing` determines how a clip is treated if a view
-    has no such frame.
+    the name of each row's view. The policy selects frames of the view `clock`, or ticks of a generated clock that
+    starts when the views begin and has `clock_fps` ticks per second. For the time of each selected frame or tick,
+    `choose` determines a frame of every other view. The distance of this frame from the time must be at most
+    `tolerance_seconds` or, without this key, less than the average frame duration of the view. `missing` determines the
+    treatment of a clip if a view has no frame close enough.
     """
 
     group: ColumnNames = parameter("the listing's column or columns whose values are equal for the views of one scene")

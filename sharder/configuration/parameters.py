@@ -148,7 +148,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MAX_FRAMES), _refuse_whole("1
 Number = Annotated[int, Field(strict=True, ge=0, le=MAX_FRAMES), _refuse_whole("0")]
 Step = Annotated[int, Field(strict=True, ge=-MAX_FRAMES, le=MAX_FRAMES), _refuse_whole(f"-{MAX_FRAMES:,}")]
 Seed = Annotated[
-    int, Field(strict=True, ge=0, le=(1 << 63) - 1), refuse_with("a seed is a whole number from 0 to 2^63 - 1")
+    int, Field(strict=True, ge=0, le=(1 << 63) - 1), refuse_with("a seed must be a whole number from 0 to 2^63 - 1")
 ]
 YesNo = Annotated[bool, Field(strict=True), refuse_with("must be true or false")]
 _Name = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_printable)]
@@ -164,7 +164,7 @@ ColumnNames = Annotated[
     ),
 ]
 FilterText = Annotated[
-    str, Field(strict=True), refuse_with("a filter is an expression in text", allowed="width >= 640")
+    str, Field(strict=True), refuse_with("a filter must be an expression in text", allowed="width >= 640")
 ]
 MANY = Field(min_length=1, max_length=MAX_LISTED, fail_fast=True)
 
@@ -325,11 +325,11 @@ def definitions(records: list[type[Record]]) -> dict[str, Json]:
 
 
 MAX_PAIRS = 1000
-CELL = "must be a value of the column, without repetition"
+CELL = "must be a text or a number from the column, and each value may be given only once"
 
 
 def as_text(value: object) -> str | None:
-    """Return the value of a cell as text, or None if it is not a text or a number.
+    """Return the value of a cell as text, or None if the value is neither a text nor a number.
 
     Equal whole numbers give the same text: 0, 0.0 and "0" give "0".
     """
@@ -351,7 +351,7 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Annotation for the type of a field that is a non-empty mapping.
+    """Annotation of a record's field whose value must be a non-empty mapping.
 
     Attributes:
         example: A valid mapping in YAML, for error messages.

@@ -30,10 +30,10 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 
 # Options of decoders. AC-3 decoders fill coefficients without bits with noise (dither). By default, the noise comes
 # from a generator that runs from the beginning of the stream. With `cons_noisegen` (as in `ffmpeg -cons_noisegen 1`),
-# it depends only on the packet. Both are correct, because the standard prescribes no generator (ATSC A/52 7.3.4).
+# it depends only on the packet. Both kinds of noise are correct, because ATSC A/52 7.3.4 prescribes no generator.
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 # By packed sample type: the value of silence, and the factor 2^-(bits - 1), which scales samples to full scale 1.
-# FFmpeg shifts samples that have fewer bits than their type (24 of 32) to the high bits, so they have the same factor.
+# FFmpeg shifts samples that have fewer bits than their type (24 of 32) to the high bits, so the type's factor applies.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
 
@@ -61,7 +61,7 @@ def decode_audio(
     low, high = max(recipe.begin_sample, facts.first_sample), min(recipe.end_sample, facts.end_sample)
     data, edges = memoryview(payload), np.append(0, np.cumsum(recipe.packet_size, dtype=np.int64)).tolist()
     if edges[-1] != len(data):
-        raise _undecodable(f"{len(data)} bytes for packets of {edges[-1]}")
+        raise _undecodable(f"{len(data)} bytes were read for packets of {edges[-1]} bytes")
     context = _open_decoder(facts)
     starts = recipe.packet_sample.tolist()
     for number, start in enumerate(starts):
@@ -75,7 +75,7 @@ def decode_audio(
                 coding = len(frame.layout.channels), frame.sample_rate
                 if coding != (facts.channels, facts.rate):
                     found = f"{coding[0]} channels at {coding[1]} Hz at sample {frame.pts}"
-                    raise _undecodable(f"{found}, not {facts.channels} at {facts.rate}")
+                    raise _undecodable(f"{found} instead of {facts.channels} channels at {facts.rate} Hz")
                 place = slice(first - recipe.begin_sample, stop - recipe.begin_sample)
                 samples[:, place] = as_float(frame)[:, first - position : stop - position]
                 mask[place] = True
@@ -149,29 +149,29 @@ CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
 
 def flac_bits(facts: AudioFacts) -> int:
-    """Return the bits per sample for a FLAC file of a medium's samples that are neither mixed nor resampled.
+    """Return the bits per sample of a FLAC file that stores a medium's decoded samples without mixing or resampling.
 
-    Integers of up to 16 bits get 16 bits. All other samples get 24 bits, including those of decoders that output
-    floats. (Mixed or resampled samples get 24 bits, too.)
+    Integers of up to 16 bits get 16 bits. All other samples get 24 bits, for example the floats that AAC decoders
+    output. (Mixed or resampled samples get 24 bits, too.)
     """
     integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
     return 16 if integers else 24
 
 
 def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
-    """Encode samples as a FLAC file. The result is always the same for one version of the library.
+    """Encode samples as a FLAC file. The same samples give the same bytes, unless the library's version changes.
 
     Args:
         samples: float32 [channels, samples], in which full scale is 1.
         rate: The sample rate in Hz.
-        bits: The bits per sample of the file, 16 or 24. Samples that are integers of up to this many bits, scaled by
-            2^-(bits - 1), are stored exactly. Other samples are rounded. Samples beyond full scale are clipped.
+        bits: The bits per sample of the file, 16 or 24. Samples that are multiples of 2^-(bits - 1) are stored
+            exactly. Other samples are rounded. Samples beyond full scale are clipped.
 
     Raises:
         PolicyError: The number of bits is neither 16 nor 24, or there are more than 8 channels.
     """
     if bits not in {16, 24}:
-        raise PolicyError("FLAC files have 16 or 24 bits", found=bits)
+        raise PolicyError("FLAC files must have 16 or 24 bits per sample", found=bits)
     full = 2 ** (bits - 1)
     scaled = np.rint(samples.astype(np.float64) * full).clip(-full, full - 1)
     integers = scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
@@ -230,7 +230,7 @@ def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray
     Args:
         data: The bytes of the file.
         channels: The expected number of channels.
-        count: The expected number of samples. Decoding ends with an error when the file exceeds it.
+        count: The expected number of samples. Decoding stops with an error as soon as the file has more samples.
         rate: The expected sample rate in Hz.
 
     Raises:
@@ -275,9 +275,9 @@ LAYOUTS = {
         "7.1": "FL FR FC LFE BL BR SL SR",
     }.items()
 }  # fmt: skip
-STOPBAND_DB = 100.0  # attenuation of aliases in dB; they are then below the quantization noise of 16 bits (98 dB)
-# The end of the passband, as a fraction of the lower Nyquist frequency of both rates. Full attenuation begins at the
-# lower Nyquist frequency. A greater fraction needs a longer filter.
+STOPBAND_DB = 100.0  # attenuation of aliases in dB, which puts aliases below the quantization noise of 16 bits (98 dB)
+# The end of the passband, as a fraction of the lower of the two Nyquist frequencies (source and output). Full
+# attenuation begins at this Nyquist frequency. A greater fraction needs a longer filter.
 PASSBAND = 0.91
 
 
@@ -286,8 +286,8 @@ def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
 
     - If the numbers of channels are equal, channels stay unchanged.
     - A single output channel is the mean of all channels.
-    - If the medium has a single channel, each output channel is a copy of it.
-    - From more than two to two channels, the downmix of ITU-R BS.775 for the layout is applied. Front channels keep
+    - If the medium has a single channel, each output channel is a copy of this channel.
+    - More than two channels are mixed to two by the downmix of ITU-R BS.775 for the layout. Front channels keep
         their level. The centre and the surrounds are attenuated by 3 dB, and a single back channel by 6 dB.
         Low-frequency effects are dropped. The result is not scaled, so a sum can exceed 1.
 
@@ -297,7 +297,7 @@ def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
         channels: The number of output channels.
 
     Raises:
-        PolicyError: None of these rules applies.
+        PolicyError: None of the four rules applies.
     """
     if channels == source:
         return np.eye(source)
@@ -341,8 +341,8 @@ def resample(
     rounding of float64, an output sample has the same value in all clips that contain the sample.
 
     Args:
-        samples: float32 [channels, n], the source samples from `first_sample` on. They must extend beyond the output's
-            interval by `margin` samples on both sides.
+        samples: float32 [channels, n], the source samples from `first_sample` on. They must extend beyond the interval
+            of the output samples by `margin(rate, out_rate)` samples on both sides.
         mask: bool [n], whether each source sample is presented. An output sample is presented if the last source sample
             at or before its time is presented. Other output samples are zero.
         first_sample: The number of the first source sample.
@@ -357,7 +357,9 @@ def resample(
     if rate == out_rate:
         here = slice(begin - first_sample, begin - first_sample + count)
         if here.start < 0 or here.stop > len(mask):
-            raise ValueError(f"samples {begin} to {begin + count} of {first_sample} to {first_sample + len(mask)}")
+            raise ValueError(
+                f"samples {begin} to {begin + count} are not in {first_sample} to {first_sample + len(mask)}"
+            )
         return samples[:, here], mask[here]
     divisor = math.gcd(rate, out_rate)
     up, down = out_rate // divisor, rate // divisor
@@ -372,7 +374,8 @@ def resample(
     out_mask[:] = mask[under]
     windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
     for number in range(min(up, count)):
-        # Every up-th output sample has the same phase between two source samples, so these samples share a filter.
+        # Output samples whose numbers differ by a multiple of `up` lie at the same phase between two source samples, so
+        # one filter serves all of them.
         taps = bank[(begin + number) * down % up]
         start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
         out[:, number::up] = windows[:, start:stop:down] @ taps
@@ -390,14 +393,14 @@ def filter_bytes(rate: int, out_rate: int) -> int:
 
 
 def _half_taps(rate: int, out_rate: int) -> int:
-    """Return half the length of the filter, in source samples, by Kaiser's formula for the transition band."""
+    """Return half the length of the filter, in source samples, by Kaiser's formula for a given transition band."""
     transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # width of the band as a fraction of the source rate
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
 @functools.lru_cache(maxsize=4)
 def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
-    """Return float64 [phases, taps]: the filter for each phase of an output sample between two source samples.
+    """Return float64 [phases, taps]: the filter for each position of an output sample between two source samples.
 
     Tap t is the weight of source sample s + t - half + 1. s is the last source sample at or before the output sample.
     """
@@ -477,7 +480,7 @@ def plan_clip_audio(
         options: The wanted form of the audio.
 
     Raises:
-        PolicyError: The channels cannot be mixed as wanted, or `plan_audio` raises it.
+        PolicyError: The channels cannot be mixed as wanted, or the samples cannot be planned (see `plan_audio`).
     """
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
     mix_matrix(facts.layout, facts.channels, channels)  # raises PolicyError if the channels cannot be mixed as wanted
@@ -497,7 +500,7 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
 
 
 def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
-    """Return the number of the first sample and the number of samples. Sample k is at k / `rate` seconds."""
+    """Return (number of the first sample, count of samples) for an interval. Sample k is at k / `rate` seconds."""
     first = math.ceil(begin_seconds * rate)
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
@@ -513,7 +516,7 @@ def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None
 
 
 def read_planned_audio(clip: Clip, plan: ClipAudioPlan, sources: SourceFiles | HeldBytes) -> ClipAudio:
-    """Read and decode the audio of a clip with a plan of its audio. Raises the errors of `read_audio`."""
+    """Read and decode the audio of a clip as `plan` requires. Raises the errors of `read_audio`."""
     check_room(audio_bytes(clip), audio_text(plan), where=f"clip {clip.clip_id}")
     source = clip.source if clip.audio_source is None else clip.audio_source
     if isinstance(plan.recipe, AudioFile):
@@ -553,7 +556,7 @@ def audio_text(plan: ClipAudioPlan) -> str:
 
 
 def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return int64 [2 × stretches]: the begin and the end (exclusive) of each contiguous stretch of True."""
+    """Return int64 [2 × stretches]: the begin and the end (exclusive) of each contiguous stretch of True values."""
     return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).astype(np.int64)
 
 

@@ -3,7 +3,7 @@
 The results equal those of libswscale with `rgb.CONVERSION` and centred chroma. Chroma is interpolated between the
 nearest samples with weights of 1/4 and 3/4 in each direction. Values are rounded only once, at the end. libswscale does
 not round before the end either, because its intermediate values have more bits than these weights need. Therefore both
-compute the same integers.
+implementations compute the same integers.
 
 Importing this module imports numba, which takes about half a second.
 """
@@ -20,8 +20,8 @@ from framedex.indexer.containers import plane_rows
 
 FORMATS = frozenset({"yuv420p", "yuvj420p"})
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
-# By the code of the matrix coefficients (ISO/IEC 23091-2 table 4, 2 means unspecified): the factors × 65536 for red
-# from V, blue from U, green from U, and green from V, for chroma of limited range. The numbers are those of
+# For each code of matrix coefficients (ISO/IEC 23091-2 table 4, 2 means unspecified): the factors × 65536 for red
+# from V, blue from U, green from U, and green from V, for chroma of limited range. The numbers are copied from
 # `ff_yuv2rgb_coeffs` in libswscale.
 CHROMA = {
     1: (117489, 138438, 13975, 34925),
@@ -116,8 +116,8 @@ def _upsample(plane, near, far, blend, full):  # type: ignore[no-untyped-def]  #
         plane: uint8 [H / 2, W / 2 or more], the chroma plane.
         near: The number of the row with the weight 3/4.
         far: The number of the row with the weight 1/4.
-        blend: int32 [W / 2 + 2], overwritten with the interpolation of the two rows, × 4. The first and last values
-            are repeated.
+        blend: int32 [W / 2 + 2], a buffer that is overwritten with the interpolation of the two rows, × 4. The first
+            and last values are repeated.
         full: int32 [W], the output: chroma minus 128, × 512.
     """
     half = len(full) // 2
@@ -137,8 +137,8 @@ def _pack(y, row, u, v, factor, rgb):  # type: ignore[no-untyped-def]  # pragma:
     Args:
         y: uint8 [H, W or more], the luma plane.
         row: The number of the row.
-        u: int32 [W], the row of upsampled chroma of `_upsample`.
-        v: int32 [W], the row of upsampled chroma of `_upsample`.
+        u: int32 [W], the row of chroma that `_upsample` wrote for U.
+        v: int32 [W], the row of chroma that `_upsample` wrote for V.
         factor: The result of `factors`.
         rgb: uint8 [H, 3 * W], the output, in which the row is written.
     """

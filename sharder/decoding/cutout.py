@@ -1,9 +1,9 @@
-"""Compute and cut the windows of scaled frames that are delivered, for arrays of NumPy and of torch.
+"""Compute which windows (rectangles) of scaled frames are delivered, and cut them out of NumPy arrays or torch tensors.
 
 If a picture is not scaled, this module crops the decoded picture before the conversion to RGB, so that only the cropped
 part is converted. The part is larger than the wanted windows, because chroma is interpolated from neighbouring samples.
-It begins at a multiple of 32 pixels, and therefore with a whole sample of chroma. As a result, the wanted pixels equal
-those of a conversion of the whole picture.
+The part begins at a multiple of 32 pixels, and therefore with a whole sample of chroma. As a result, the wanted pixels
+have the same values as after a conversion of the whole picture.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutout:
-    """How the frames of one clip are scaled, turned and cut.
+    """The scaling and turning of one clip's frames, and the windows that are cut out of the frames.
 
     Attributes:
         scaled: (height, width) of whole frames after they are scaled and turned.
         size: (height, width) of each window.
         windows: The windows of the scaled and turned frames.
-        is_stacked: Whether the windows are an axis in front of the frames. If not, there is one window.
+        is_stacked: Whether arrays have an axis of windows before the axis of frames. If False, there is one window.
         turns: The number of quarter turns counterclockwise, 0 to 3, by which frames are turned.
     """
 
@@ -54,7 +54,7 @@ class Cutout:
 
     @property
     def is_whole(self) -> bool:
-        """Whether scaled frames are delivered as they are."""
+        """Whether scaled and turned frames are delivered whole, without cutting or mirroring."""
         return self == whole(self.scaled)
 
     @property
@@ -64,7 +64,7 @@ class Cutout:
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The shape of the axis of windows: (number of windows,), or () if there is no such axis."""
+        """The leading dimension of arrays: (number of windows,), or () if windows have no axis."""
         return (len(self.windows),) if self.is_stacked else ()
 
     @property
@@ -78,7 +78,7 @@ class Cutout:
         )
 
     def box(self) -> Part:
-        """Return the rows and columns of the smallest part of a scaled picture, not yet turned, with all windows."""
+        """Return the rows and columns of the smallest part that contains all windows, before the picture is turned."""
         shown = [self.overlap(window)[0] for window in self.windows]
         rows, columns = ([part[axis] for part in shown] for axis in (0, 1))
         part = (
@@ -88,10 +88,10 @@ class Cutout:
         return _turned(part, self.scaled, -self.turns)
 
     def within(self, part: Part) -> Cutout:
-        """Return the same windows of a part of the scaled picture.
+        """Return the same windows with positions relative to a part of the scaled picture.
 
         Args:
-            part: Rows and columns of the picture, not yet turned, in which those of `box` lie.
+            part: Rows and columns of the picture before it is turned. They must contain the rows and columns of `box`.
         """
         rows, columns = _turned(part, self.scaled_picture, self.turns)
         top, left = rows.start, columns.start
@@ -102,14 +102,14 @@ class Cutout:
         )
 
     def overlap(self, window: Window) -> tuple[Part, Part]:
-        """Return the rows and columns that a window shows of a scaled frame, and where they lie in the window."""
+        """Return the overlap of a window and the scaled frame: its position in the frame, and in the window."""
         rows = _overlap(window.top, self.size[0], self.scaled[0])
         columns = _overlap(window.left, self.size[1], self.scaled[1])
         return (rows[0], columns[0]), (rows[1], columns[1])
 
 
 def whole(size: Size) -> Cutout:
-    """Return the cutout for frames that are scaled to a size and not cut."""
+    """Return the cutout that scales frames to a size without cutting them."""
     return Cutout(scaled=size, size=size)
 
 
@@ -124,7 +124,7 @@ def _turned(part: Part, size: Size, turns: int) -> Part:
     Args:
         part: Rows and columns of the picture.
         size: (height, width) of the picture.
-        turns: The number of turns, clockwise if it is below 0.
+        turns: The number of quarter turns. Negative numbers turn clockwise.
     """
     rows, columns = part
     for _ in range(turns % 4):
@@ -134,15 +134,15 @@ def _turned(part: Part, size: Size, turns: int) -> Part:
 
 
 def cut_into(target: Any, pictures: Any, cutout: Cutout, library: ModuleType) -> None:
-    """Turn scaled pictures, and copy their windows to where they are delivered.
+    """Turn scaled pictures, and copy their windows into the delivered array.
 
-    Parts of windows outside of the pictures are not written.
+    Where a window extends beyond the pictures, `target` is not written.
 
     Args:
-        target: [windows, …, h, w, C], zeros where windows may stand out.
+        target: [windows, …, h, w, C], the delivered array. It must be zero where windows extend beyond the pictures.
         pictures: […, H, W, C], scaled and not yet turned.
         cutout: The turn and the windows.
-        library: `numpy` or `torch`, whichever the arrays are of.
+        library: The module of the arrays' type, `numpy` or `torch`.
     """
     frames = library.rot90(pictures, cutout.turns, (-3, -2)) if cutout.turns else pictures
     for place, window in zip(target, cutout.windows, strict=True):
@@ -154,14 +154,14 @@ def cut_into(target: Any, pictures: Any, cutout: Cutout, library: ModuleType) ->
         place[..., into_rows, into_columns, :] = shown
 
 
-# MARGIN is the number of additional pixels on each side of the wanted part. The interpolation of chroma needs fewer
-# pixels in all formats. The bounds of parts are multiples of GRID pixels.
+# MARGIN is the number of additional pixels on each side of the wanted part. It is more than the interpolation of chroma
+# needs in any format. The bounds of parts are multiples of GRID pixels.
 MARGIN, GRID = 16, 32
-WORTHWHILE = 0.75  # maximum share of the picture's area up to which a part is cropped; larger parts save too little
+WORTHWHILE = 0.75  # a part is cropped if it is at most this share of the picture's area; a larger part saves too little
 
 
 class PictureFilter:
-    """A filter of libavfilter that does not copy pictures. Its graph is kept while pictures have the same shape.
+    """A filter of libavfilter that does not copy pictures. The filter graph is reused for pictures of the same shape.
 
     Args:
         name: The name of the filter in libavfilter.
@@ -190,7 +190,7 @@ class PictureFilter:
 
 
 class Cropper:
-    """Crops pictures without copying them. Successive pictures of the same shape are fast."""
+    """Crops pictures without copying them. Successive pictures of the same shape reuse one filter graph."""
 
     def __init__(self) -> None:
         self._crop = PictureFilter("crop")
@@ -198,8 +198,8 @@ class Cropper:
     def part(self, picture: av.VideoFrame, wanted: Part) -> tuple[av.VideoFrame, Part]:
         """Crop a picture to a part that contains the wanted rows and columns.
 
-        The picture is not cropped if the part is nearly the whole picture, or if the conversion of a part may differ
-        from the conversion of the whole picture in this format.
+        The picture is returned whole if the part would be nearly as large, or if a cropped picture of this format may
+        be converted to other pixels than the whole picture.
 
         Returns:
             The cropped picture, and the rows and columns of the part.
@@ -213,7 +213,7 @@ class Cropper:
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
-    """Return whether a picture can be cropped before conversion without a change of the result.
+    """Return whether a picture can be cropped before its conversion to RGB without changing any RGB pixel.
 
     The picture must consist of planes of luma and chroma, or of luma alone. Its height and width must be whole numbers
     of chroma samples, because libswscale stretches the chroma of other pictures. libswscale converts the two fields of
@@ -224,7 +224,8 @@ def _is_cut(picture: av.VideoFrame) -> bool:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
-    rows = 2 * GRID // shape.chroma_height(GRID)  # number of luma rows in which each field has one row of chroma
+    # Number of luma rows of a frame in which each of its two fields has one chroma row: 4 for 4:2:0, 2 for 4:2:2.
+    rows = 2 * GRID // shape.chroma_height(GRID)
     is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
     return is_even and (shape.is_planar or len(shape.components) == 1)
 

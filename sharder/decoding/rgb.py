@@ -1,12 +1,12 @@
-"""Convert decoded pictures to RGB with libswscale. All pictures of all decoders are converted by the same rule.
+"""Convert decoded pictures to RGB with libswscale, by the same rule for all pictures of all decoders.
 
 The matrix coefficients and the range of the medium are used. If they are unspecified, BT.601 and limited range are
 used. Chroma is interpolated. A chroma sample is assumed to be located at the centre of the pixels that share it,
 because DALI supports no other location. (MPEG's default location is half a luma sample further left.)
 
 If numba is installed, compiled code (`compiled_rgb`) converts pictures of common formats that are not scaled, after the
-process has converted COMPILED_FROM pixels. The first picture of each kind is converted by both. If the results differ,
-libswscale converts all pictures of this kind.
+process has converted COMPILED_FROM pixels. The first picture of each kind is converted by both implementations. If the
+results differ, libswscale converts all pictures of this kind.
 """
 
 import ctypes
@@ -28,19 +28,20 @@ from framedex.sharder.clips.clip import bits_of
 from framedex.sharder.decoding.cutout import PictureFilter
 
 UNSPECIFIED = 2  # the code for unknown matrix coefficients, ISO/IEC 23091-2 table 4
-# Flags for exact interpolation of chroma and exact rounding. With libswscale's defaults, results are wrong by up to 3
-# levels, and have only 25 dB on test patterns.
+# Flags for exact interpolation of chroma and exact rounding. With libswscale's defaults, pixels are wrong by up to 3
+# levels, and the PSNR on test patterns is only 25 dB.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
-# With these flags, libswscale writes packed RGB one sample at a time, but planar RGB with vector instructions. Writing
-# planes and packing them afterwards takes half the time for unscaled 720p. The samples are the same, except if pictures
-# are enlarged or have 4:1:0 chroma. In these cases, up to 0.3 % of the samples differ by one level.
+# With the flags of CONVERSION, libswscale writes packed RGB one sample at a time, but planar RGB with vector
+# instructions. For unscaled 720p, writing planes and packing them afterwards takes half the time of writing packed RGB.
+# The samples are the same, except if pictures are enlarged or have 4:1:0 chroma. In these cases, up to 0.3 % of the
+# samples differ by one level.
 PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
 MOST = (1 << 16) - 1  # value of white in 16 bits
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
 MAX_KEPT = 16  # maximum number of converters that all threads keep in total; each has buffers of a few pictures
 # The number of pixels (about 110 frames of 720p) for which compiled code saves half a second of CPU time. Importing
-# numba takes as long.
+# numba takes half a second, too.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
 
@@ -48,8 +49,8 @@ LOG = logging.getLogger("framedex.decoding")
 class RgbConverter:
     """A converter from the pictures of one stream to RGB.
 
-    The medium's matrix coefficients and range take precedence over those of decoded pictures, because FFmpeg's HEVC
-    decoder drops values that only the container states.
+    The medium's matrix coefficients and range take precedence over the values of decoded pictures, because FFmpeg's
+    HEVC decoder drops values that only the container states.
 
     Args:
         matrix: The code of the medium's matrix coefficients.
@@ -128,8 +129,8 @@ class RgbConverter:
     def deep(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint16]:
         """Convert a picture to RGB of 16 bits and scale it. Return uint16 [height, width, 3], in which white is 65535.
 
-        libswscale multiplies 8-bit values by 256, so that its white is too dark. This method scales the values to
-        correct that. For 8-bit RGB, libswscale's conversion to 16 bits is inexact, so this method multiplies by 257.
+        libswscale multiplies 8-bit values by 256, so white becomes 65280. This method scales the values so that white
+        is 65535. For 8-bit RGB, libswscale's conversion to 16 bits is inexact, so this method multiplies by 257.
 
         Raises:
             OSError: libswscale does not support the matrix coefficients.
@@ -177,7 +178,7 @@ def _compiled_by_now(pixels: int) -> ModuleType | None:
     """Return the compiled conversion if this process has converted at least COMPILED_FROM pixels, else None.
 
     Args:
-        pixels: The number of pixels that are about to be converted. It is added to the count.
+        pixels: The number of pixels that are about to be converted. They are added to the process's count.
     """
     global _pixels
     compiled = _compiled() if _pixels >= COMPILED_FROM else None
@@ -201,7 +202,7 @@ def _compiled() -> ModuleType | None:
 
 
 def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
-    """Return the calling thread's converter.
+    """Return the calling thread's converter for the given parameters of `RgbConverter`.
 
     A converter is kept between clips, because its setup takes as long as the conversion of a few pictures.
     """
@@ -220,11 +221,11 @@ def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
 def _leave_to_parent() -> None:
     """Give a forked process a new cache of converters.
 
-    The threads of the parent's converters do not exist in a forked process. Freeing such a converter would wait for its
-    threads forever.
+    A forked process lacks the threads of the parent's converters. Freeing one of these converters in the forked process
+    would wait for the threads forever.
     """
     global _kept
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # prevents that the converters are freed, even at exit
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # prevents the release of the converters, even at exit
     _kept = _new_cache()
 
 

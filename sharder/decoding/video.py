@@ -1,7 +1,7 @@
 """Decode the packets of a clip on the CPU with PyAV, to RGB of 8 or 16 bits or to the stored samples.
 
 Each run of packets gets a new decoder. The rank of a packet is given to the decoder as the packet's presentation
-timestamp. The decoder returns it with the picture, so the rank identifies the picture.
+timestamp. The decoder returns this timestamp with the picture, so the rank identifies the picture.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows r
 
 
 class PixelForm(NamedTuple):
-    """The form of an array of pixels.
+    """The number of channels and the sample type of an array of pixels.
 
     Attributes:
         channels: The number of channels.
@@ -48,7 +48,8 @@ RGB, DEEP = PixelForm(3, np.dtype(np.uint8)), PixelForm(3, np.dtype(np.uint16))
 
 # FFmpeg crops on the left only to multiples of its alignment, which is at most 64 pixels (STRIDE_ALIGN).
 MAX_UNCROPPED = 64
-# The codecs for which an index records whether pictures differ in size. Only their pictures are checked for their size.
+# The codecs for which an index records whether pictures differ in size. Only pictures of these codecs are checked for
+# unexpected sizes.
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 
 
@@ -135,8 +136,8 @@ class _ClipDecoder:
         Args:
             height: The height of the result.
             width: The width of the result.
-            room: Returns, for a rank, the array uint8 [height, 3 * width] into which the result may be written. It is
-                called only after the size of the picture was checked. If None, new arrays are allocated.
+            room: A function that returns, for a rank, the array uint8 [height, 3 * width] into which the result may be
+                written. It is called only after the size of the picture was checked. If None, new arrays are allocated.
         """
         if self.clip.medium.kind == IMAGES:
             for rank, data in encoded_images(self.clip, self.encoded):
@@ -152,7 +153,7 @@ class _ClipDecoder:
             yield rank, rows
 
     def rgb_parts(self, cutout: Cutout) -> Iterator[Part]:
-        """Convert each wanted picture to RGB and scale it. Yield it, or a part of it that contains all windows.
+        """Convert each wanted picture to RGB and scale it. Yield the picture, or a part that contains all windows.
 
         Args:
             cutout: The size to which pictures are scaled, and the wanted windows.
@@ -189,15 +190,15 @@ def decode_rgb(
 ) -> NDArray[np.uint8]:
     """Decode the frames of a clip to 8-bit RGB, in the clip's order. Padding is zeros.
 
-    Images are read by `image_facts.rgb_of`. Images whose size differs from the medium's size are scaled to it. Pictures
-    of videos are converted by `rgb.RgbConverter`.
+    Images are read by `image_facts.rgb_of`, and scaled to the medium's size if their size differs. Pictures of videos
+    are converted by `rgb.RgbConverter`.
 
     Args:
         clip: The clip.
-        encoded: Its packets.
-        size: (height, width) to scale to, in the same step, with an antialiasing triangle filter. If None, the medium's
-            size.
-        cutout: How frames are scaled, turned and cut, instead of `size`.
+        encoded: The packets of the clip.
+        size: The (height, width) of the result. The conversion to RGB also scales, with an antialiasing triangle
+            filter. If None, frames keep the medium's size.
+        cutout: The size, turns and windows of the frames, instead of `size`.
         threads: The number of decoder threads.
 
     Returns:
@@ -234,7 +235,7 @@ def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm)
         [F, h, w, C], or [windows, F, h, w, C] if the windows of `cutout` are stacked.
 
     Raises:
-        DecodeError: The result needs more memory than the machine has, or the iteration over `parts` raises it.
+        DecodeError: The result needs more memory than the machine has, or `parts` raises this error.
     """
     places = _places(clip)
     # Memory is allocated only after the first picture has confirmed the size that the manifest states.
@@ -286,7 +287,7 @@ def _known_matrix(clip: Clip) -> Iterator[None]:
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
-    """Raise DecodeError if a picture's size differs from the medium's size and the index recorded no varying sizes.
+    """Raise DecodeError if a picture's size differs from the medium's size, unless the index recorded varying sizes.
 
     Without this check, frames would be scaled to a size that is wrong for the video. Pictures of H.264 may be a little
     wider than the medium, because FFmpeg does not always crop the whole left side (docs/limitations.md).
@@ -316,7 +317,7 @@ def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, byte
 
 
 def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
-    """Return the MD5 of each wanted picture, by rank. It is computed like the column `frames.md5` of an index.
+    """Return {rank: MD5 of the picture} for the wanted pictures. The MD5 equals the column `frames.md5` of an index.
 
     Raises:
         DecodeError: The clip does not decode.
@@ -361,7 +362,7 @@ def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int
     Args:
         clip: The clip.
         encoded: The packets of the clip.
-        cutout: The windows that are cut out. Its size of scaled frames must be the medium's size.
+        cutout: The windows that are cut out. `cutout.scaled` must be the medium's size, because samples are not scaled.
         threads: The number of decoder threads.
 
     Returns:
@@ -414,7 +415,7 @@ def raw_form(medium: Medium) -> PixelForm:
 
 
 def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
-    """Yield the given parts. Raise DecodeError if the size or form of a picture differs from that of the medium."""
+    """Yield the given parts. Raise DecodeError if a picture does not have the size and form of the medium."""
     for rank, samples, shown in parts:
         shape = (*shown.scaled_picture, form.channels)
         if (samples.shape, samples.dtype) != (shape, form.type):

@@ -1,4 +1,4 @@
-"""Cutting of clips into tiny files: headers and a copy of the clip's packets, which any decoder can decode."""
+"""Cut clips into tiny files. A tiny file has headers and a copy of the clip's packets, so any player can open it."""
 
 import collections
 import itertools
@@ -19,8 +19,8 @@ from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing import mp4
 from framedex.sharder.reading import SourceFiles
 
-# Codecs for which `mp4.movie_header` writes the headers of the file. The packets are then copied directly from the
-# source. For all other codecs, libavformat writes the whole file.
+# Codecs for which `mp4.movie_header` writes the headers of the file, and packets are copied directly from the source.
+# For all other codecs, libavformat writes the whole file.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
@@ -40,7 +40,7 @@ class ClipFile:
     """A tiny file that holds one clip.
 
     Attributes:
-        clip: The clip with byte ranges in the tiny file. Its medium has the properties of the file's stream.
+        clip: The clip, with byte ranges that point into the tiny file. `clip.medium` describes the file's stream.
         member: The content of the file, as a member of a tar.
         frames: int64 [wanted], the index of each wanted frame in a decoder's output for the file, -1 for padding.
         seconds: float64 [wanted], the presentation time of each wanted frame in the file, NaN for padding.
@@ -63,7 +63,7 @@ class Track:
 
     Attributes:
         packed: The medium with the properties of the stream in its tiny files.
-        rewritten: Whether packets are rewritten: from start codes (Annex B) to length prefixes.
+        rewritten: Whether start codes (Annex B) in packets are replaced by length prefixes.
         configuration: The decoder configuration record in the sample entry.
         template: The source stream, which libavformat's muxers copy. None if `mp4.movie_header` writes the headers.
     """
@@ -75,7 +75,7 @@ class Track:
 
 
 class ClipFiles:
-    """Cutter of clips of any number of media into tiny files. Raises StaleError and UncuttableError."""
+    """Cuts clips of any number of media into tiny files. Raises StaleError and UncuttableError."""
 
     def __init__(self) -> None:
         self._sources = SourceFiles()
@@ -224,7 +224,7 @@ def _check_cuttable(clip: PlannedClip) -> None:
     elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
         what = "the picture size changes within the medium, and decoders drop a picture at each change"
     elif clip.medium.codec in NAL_CODECS and _count_unshown(clip.recipe):
-        # FFmpeg 5 does not output the last frames of such a file.
+        # FFmpeg 5 does not output the last frames of a file with packets that are decoded but not shown.
         what = "the clip needs pictures that decoders do not show"
     if what is not None:
         raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")
@@ -242,14 +242,14 @@ def _rank_times(recipe: PlannedRecipe, timescale: int) -> mp4.SampleTimes:
 def packet_times(recipe: PlannedRecipe, medium: Medium, timescale: int) -> tuple[mp4.SampleTimes, bool]:
     """Return the presentation times of packets, and whether they are the timestamps of the source.
 
-    If the timestamps do not ascend with the presentation ranks, the times are the ranks instead.
+    If the source's timestamps do not ascend with the presentation ranks, the ranks are used as times.
     """
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
         return _rank_times(recipe, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
-    # The last frame gets the median duration of the clip's packets. Because a clip may skip frames, its duration is at
-    # most the mean frame duration of the medium.
+    # The last frame gets the median duration of the clip's packets, but at most the mean frame duration of the medium,
+    # because the packets' durations are too long if the clip skips frames.
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
     last = max(1, round(min(usual, mean) if mean > 0 else usual))
@@ -259,12 +259,12 @@ def packet_times(recipe: PlannedRecipe, medium: Medium, timescale: int) -> tuple
 def _real_times(recipe: PlannedRecipe, tick: Fraction) -> NDArray[np.int64] | None:
     """Return the timestamps of packets, shifted to begin at 0, or None if they do not ascend with the ranks.
 
-    A packet without a timestamp gets the time of the previous packet plus 1. The same applies to a packet that is not
-    shown and has the timestamp of a shown packet.
+    A packet without a timestamp gets the time of the previous packet plus 1. So does a packet that is not shown and has
+    the timestamp of a shown packet.
 
     Args:
         recipe: The recipe of the clip.
-        tick: The number of time units of the result per unit of the packets' timestamps.
+        tick: The length of one unit of the packets' timestamps, in time units of the result.
 
     Returns:
         int64 [packets], or None.

@@ -1,11 +1,11 @@
-"""Encoding of a clip's wanted frames as one closed GOP in a tiny MP4, with the encoders that PyAV includes.
+"""Encode a clip's wanted frames as one closed GOP in a tiny MP4, with the encoders that PyAV includes.
 
 The encoders use one thread, a constant rate factor, one key frame and no scene cut detection, so that the same pictures
 always give the same bytes. Packets contain only coded pictures. Parameter sets are in the decoder configuration record.
 
 RGB is converted to 8-bit 4:2:0 in integer arithmetic, so that the result does not depend on the machine or on the
 version of FFmpeg. The matrix is BT.601 and the range is limited, because both decoders of the loader convert this
-combination to RGB without a correction. Chroma samples are sited in the centre of their 2 × 2 pixels, as the loader
+combination to RGB without a correction. Each chroma sample lies at the centre of its 2 × 2 pixels, as the loader
 expects.
 """
 
@@ -92,13 +92,13 @@ CONTAINER = "mp4"
 MAX_PRIMARIES, MAX_TRANSFER = 12, 18
 TEMPORAL_DELIMITER = b"\x12\x00"  # an OBU that is omitted in ISO media files (AV1 in ISOBMFF 2.4)
 VERSIONS = re.compile(rb"x264 - (core \d+(?: r\w+)?)|x265 (\(build \d+\) - [\w.+-]+)")
-# Environment variable that keeps SVT-AV1 from printing its settings to stderr. FFmpeg's log level does not affect that.
+# Environment variable that keeps SVT-AV1 from printing its settings to stderr, which FFmpeg's log level cannot do.
 QUIET_SVT = ("SVT_LOG", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """An encoder's settings, and the properties of the streams that it gives.
+    """An encoder's settings, and the properties of the streams that the encoder outputs.
 
     Attributes:
         name: FFmpeg's name of the encoder.
@@ -119,7 +119,7 @@ class Encoder:
     reorder_depth: int
 
 
-# x264's macroblock tree is off, because with it, the output differs between runs (measured with core 165). x265 4.2
+# x264's macroblock tree is off, because it makes the output differ between runs (measured with core 165). x265 4.2
 # writes out of bounds if a side is at most one coding tree unit (64 pixels) long. SVT-AV1 documents 64 pixels as its
 # minimum size. B-frames reduce the size by 20 % to 33 % at nearly the same PSNR (docs/decisions/0035-encoded-clips.md).
 ENCODERS: dict[EncodeCodec, Encoder] = {
@@ -183,7 +183,7 @@ class EncodedStream:
 
 
 def colour_of(primaries: int, transfer: int) -> Colour:
-    """Return colour code points for an encoder. Code points that not all encoders support become unspecified."""
+    """Return colour code points for an encoder. Code points that some encoder does not support become unspecified."""
     return Colour(
         primaries=primaries if 0 < primaries <= MAX_PRIMARIES else mp4.UNSPECIFIED,
         transfer=transfer if 0 < transfer <= MAX_TRANSFER else mp4.UNSPECIFIED,
@@ -205,10 +205,10 @@ def encode(
         size: The (height, width) of all pictures.
         options: The codec and the quality.
         colour: The colour code points of the stream.
-        encoder: The encoder to use. If None, the encoder that `ENCODERS` has for the codec.
+        encoder: The encoder to use. If None, the entry of `ENCODERS` for the codec is used.
 
     Raises:
-        UncuttableError: The encoder does not support the size, or does not give exactly one packet per picture.
+        UncuttableError: The encoder does not support the size, or does not output exactly one packet per picture.
     """
     encoder = encoder or ENCODERS[options.codec]
     if min(size) < encoder.least_side:
@@ -231,7 +231,7 @@ def encode(
             packets += stream.encode(None)
             contents = [bytes(packet) for packet in packets]
             # The muxer writes the configuration record as soon as it gets a packet. The packet's timestamps are
-            # replaced, because the decoding times that x265 gives for short clips are sometimes rejected by muxers.
+            # replaced, because muxers sometimes reject the decoding times that x265 outputs for short clips.
             first = packet_with(contents[0])
             first.stream, first.time_base, first.is_keyframe = stream, Fraction(1, RATE), True
             first.pts = first.dts = 0
@@ -249,7 +249,7 @@ def encode(
 
 @contextlib.contextmanager
 def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
-    """Raise UncuttableError instead of the errors of an encoder."""
+    """Convert errors of an encoder within a `with` block to UncuttableError."""
     try:
         yield
     except (av.error.FFmpegError, ValueError, OverflowError, IndexError) as error:
@@ -346,7 +346,7 @@ def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> Enc
 
 
 def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:
-    """Return the tiny file of a clip's encoded frames. Its timestamps are those of the source, shifted to begin at 0.
+    """Return the tiny file of a clip's encoded frames. It has the timestamps of the source, shifted to begin at 0.
 
     Raises:
         UncuttableError: The clip is too large for an MP4 file.
@@ -368,7 +368,7 @@ def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> C
 
 
 def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes) -> Medium:
-    """Return a medium with the properties of its encoded clips."""
+    """Return a copy of a medium whose properties describe its encoded clips instead of the source."""
     encoder = ENCODERS[options.codec]
     colour = colour_of(medium.color_primaries, medium.color_transfer)
     return recoded_medium(

@@ -1,7 +1,7 @@
-"""Building of tiny files in memory: MP4 headers (ISO/IEC 14496-12), and complete files from libavformat's muxers.
+"""Build tiny files in memory: MP4 headers (ISO/IEC 14496-12), and complete files from libavformat's muxers.
 
 Timestamps are either presentation ranks (0, 1, 2, …) or the timestamps of the source, shifted to begin at 0. Files have
-no edit lists and no negative timestamps: with these, decoders that count frames (such as DALI) return wrong pictures
+no edit lists and no negative timestamps, because decoders that count frames (such as DALI) then return wrong pictures
 without an error.
 """
 
@@ -27,7 +27,7 @@ UINT32 = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntry:
-    """Four-character codes with which an MP4 describes a codec.
+    """The four-character codes that an MP4 uses for a codec.
 
     Attributes:
         entry: The type of the sample entry if packets contain no parameter sets.
@@ -119,7 +119,7 @@ def movie_header(
             file does not describe its colours.
 
     Raises:
-        ValueError: SAMPLE_ENTRIES does not have the codec, the file would exceed 4 GiB, or the times do not fit.
+        ValueError: SAMPLE_ENTRIES lacks the codec, the file would exceed 4 GiB, or the times do not fit into 32 bits.
     """
     if codec not in SAMPLE_ENTRIES:
         raise ValueError(f"no MP4 sample entry for codec {codec!r}; supported: {', '.join(SAMPLE_ENTRIES)}")
@@ -146,8 +146,8 @@ def movie_header(
     first = len(head) + len(moov) + 8
     if first + payload > UINT32:
         raise ValueError(f"a clip of {payload} bytes is too large for an MP4 of at most 4 GiB")
-    # The last four bytes of moov are the offset of the first packet (in stco). It depends on the size of moov, so it is
-    # filled in here.
+    # The last four bytes of moov are the offset of the first packet (in stco). The offset depends on the size of moov,
+    # so it is filled in here.
     return head + moov[:-4] + struct.pack(">II4s", first, 8 + payload, b"mdat")
 
 
@@ -193,7 +193,7 @@ def _sample_entry(
 
 
 def _moov(sample_tables: list[bytes], size: tuple[int, int], timescale: int, duration: int) -> bytes:
-    """Return the movie box (moov). Its last bytes are those of the last sample table."""
+    """Return the movie box (moov). It ends with the last of the given sample tables."""
     width, height = size
     version = int(duration > UINT32)  # version 1 of the boxes has 64-bit times
     times, length = ("QQ", "Q") if version else ("II", "I")
@@ -240,7 +240,7 @@ class Template:
             raise stale(medium.path, str(error)) from error
         assert isinstance(stream, VideoStream)  # the indexer found a video stream at this position
         self.stream, self.path = stream, medium.path
-        # Decoders of ProRes need the codec tag. By itself, libavformat would write the tag of 4:2:2 HQ for every
+        # Decoders of ProRes need the codec tag. Without this, libavformat would write the tag of 4:2:2 HQ for every
         # profile.
         self.codec_tag = medium.codec_tag if medium.codec == "prores" else None
 

@@ -1,10 +1,11 @@
-"""Packing of clips: planned clips become samples of tars. A sample has the clip's files and a JSON file.
+"""Pack planned clips as samples of tars. A sample has the clip's files and a JSON file.
 
 The packets of a clip are copied into a tiny file. Alternatively, the clip is decoded once, and its frames are stored as
-images or encoded again. Worker processes do this work, and this process copies the results into tars.
+images or encoded again. Worker processes do this work, and the main process copies the results into tars.
 
-Copied packets are not sent from workers to this process. A worker that cuts clips into tiny files returns byte ranges
-of source files instead. Media whose tiny files are more than headers and such ranges are cut by this process.
+Workers do not send copied packets to the main process. A worker that cuts clips into tiny files returns headers and
+byte ranges of source files, and the main process copies these ranges. If a medium's tiny files do not consist of
+headers and byte ranges alone, the main process cuts the clips of this medium.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ CLIPS_IN_FLIGHT = 4  # number of clips to recode that are in memory at a time, p
 SECONDS_A_CLIP = 600.0  # timeout of a worker's task in seconds: recoding one clip, or cutting CLIPS_A_TASK clips
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
-TASKS_AT_FIRST = 4  # number of cutting tasks that this process does itself while the workers start
-# Niceness of workers that cut clips. This process needs longer to copy the results, so the workers must not slow it
-# down.
+TASKS_AT_FIRST = 4  # number of cutting tasks that the main process does itself while the workers start
+# Niceness of workers that cut clips. Copying the results takes longer than cutting, so the workers must not slow the
+# main process down.
 NICENESS = 10
 
 # orjson passes dates and times to `_json_value`: if pandas is installed, pyarrow may return pandas types for them.
@@ -80,7 +81,7 @@ JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 def attempt(
     clip: Clip, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result | Failure:
-    """Call a function for a clip. Return its result, or a failure of the clip if the function raises an error."""
+    """Call a function for a clip. Return the result, or a `Failure` of the clip if the function raises an error."""
     try:
         return function(*arguments, **named)
     except DecodeError as error:
@@ -94,12 +95,12 @@ def attempt(
 
 
 def as_step(made: Step | Failure, done: int) -> Step:
-    """Return a step unchanged, and wrap a failure in a step."""
+    """Return a step unchanged. Convert a failure to a step."""
     return Step(outcome=made, done=done) if isinstance(made, Failure) else made
 
 
 class ClipPacking:
-    """Packer that copies the packets of each clip into a tiny file. Clips of images become image files instead.
+    """Copies the packets of each clip into a tiny file. Clips of images become image files instead.
 
     Args:
         needed: Whether to pack only clips of media whose packets are not byte ranges of their file.
@@ -141,8 +142,8 @@ class _RecodingTask(Generic[Options]):
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
     """Yield every step. Clips become image files or encoded files, and clips that cannot be recoded become failures.
 
-    Worker processes decode each clip once. A dataset has only one row per medium, so all encoded clips of a medium must
-    have the same decoder configuration record.
+    Worker processes decode each clip once. All encoded clips of a medium must have the same decoder configuration
+    record, because the dataset stores the record once per medium.
     """
     if isinstance(options, ImageOptions):
         return _recoded(steps, options, to_images, image_step, workers)
@@ -163,13 +164,14 @@ def _recoded(
     finish: Callable[[Clip, Result, Options, int], Step],
     workers: Workers,
 ) -> Iterator[Step]:
-    """Yield every step, with the clips that workers recode.
+    """Yield every step. Replace clips by clips that workers recoded.
 
     Args:
         steps: The steps of the plan.
         options: The options of the images or of the encoded clips.
         recode: The function that workers call: `to_images` or `to_stream`.
-        finish: A function that returns the step of a clip for what `recode` returned, the options, and the progress.
+        finish: A function that returns the step of a recoded clip. Its arguments are the clip, the result of `recode`,
+            the options, and the value of the progress bar.
         workers: The worker processes.
     """
     calls = Calls(
@@ -206,12 +208,12 @@ def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_Recodi
 
 
 def to_images(task: _RecodingTask[ImageOptions]) -> list[bytes] | Failure | None:
-    """Return the image files of a clip, or a failure if it cannot be decoded. Runs in a worker."""
+    """Return the image files of a clip, or a failure if the clip cannot be decoded. Runs in a worker."""
     return _recode(task, image_files)
 
 
 def to_stream(task: _RecodingTask[EncodeOptions]) -> EncodedStream | Failure | None:
-    """Return the encoded frames of a clip, or a failure if it cannot be decoded or encoded. Runs in a worker."""
+    """Return the encoded frames of a clip, or a failure if the clip cannot be decoded or encoded. Runs in a worker."""
     return _recode(task, encode_clip)
 
 
@@ -225,7 +227,7 @@ def _recode(
 
 
 def file_step(file: ClipFile, done: int) -> Step:
-    """Return the step of a clip that was cut into a tiny file. The step has the members of the sample."""
+    """Return the step of a clip that was cut into a tiny file. The step has the files of the webdataset sample."""
     members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
     return Step(outcome=file.clip, done=done, members=members)
 
@@ -237,7 +239,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
         clip: The planned clip.
         files: The contents of the image files: one per distinct wanted frame, in order of first appearance.
         options: The format and size of the images. None if the files are copies of the source's images.
-        done: Progress of the plan after this clip.
+        done: The value of the progress bar after this clip.
     """
     copied = options is None or as_they_are(clip.medium, options)
     form = options.format if options else next(name for name, codec in CODECS.items() if codec == clip.medium.codec)
@@ -267,7 +269,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
 
 
 def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
-    """Return a medium with the properties of its frames as stored images."""
+    """Return a copy of a medium whose properties describe the stored images instead of the source."""
     return recoded_medium(
         medium,
         options,
@@ -304,7 +306,7 @@ def clip_json(file: ClipFile) -> bytes:
 
 
 def describe(clip: Clip) -> Row:
-    """Return the entries that the JSON of every sample has, however its clip is stored."""
+    """Return the entries that the JSON of every sample has, whether the clip is stored as a video or as images."""
     medium, audio = clip.medium, clip.audio
     own = json_of(clip, SAMPLE)
     entries = {
@@ -373,7 +375,7 @@ def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: Source
 
 
 def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
-    """Return a member of a sample. If the member is the JSON, the description of the audio file is added to it."""
+    """Add the description of the audio file to a member if the member is the JSON. Return other members unchanged."""
     if member.suffix != "json":
         return member
     content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
@@ -384,7 +386,8 @@ def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int
 def _bits_of(clip: Clip, audio: ClipAudio) -> int:
     """Return the number of bits per sample in which FLAC stores a clip's audio.
 
-    It is enough to keep the samples of the source unchanged. Mixed or resampled audio has 24 bits.
+    Audio of the source that is neither mixed nor resampled gets as many bits as its samples need. All other audio gets
+    24 bits.
     """
     facts = clip.medium.audio
     if facts is None:
@@ -408,12 +411,12 @@ class ClipFileOptions:
 
 
 class ClipCutter:
-    """Planner and cutter of clips within one process.
+    """Plans clips and cuts them into tiny files, within one process.
 
     Args:
         index: The index of the clips' media.
         options: The options of planning and cutting.
-        spools: The spools of the run, as for `plan`.
+        spools: The spools for packets that are not byte ranges of their file. If None, no spools are made.
     """
 
     def __init__(self, index: Index, options: ClipFileOptions, spools: Spools | None) -> None:
@@ -422,7 +425,7 @@ class ClipCutter:
         self._media = OpenMedia(index, options.planning)
 
     def steps(self, groups: Iterable[ReadGroup]) -> Iterator[Step]:
-        """Yield the steps of a plan. The steps of clips have members."""
+        """Plan and cut the clips of groups, and yield their steps. The step of a clip has the members of its sample."""
         return with_audio(self._packing.pack(plan(groups, self._spools)), self._options.audio_format)
 
     def cut(self, sent: list[SentItem | PlannedStep]) -> Iterator[Step]:
@@ -443,7 +446,7 @@ class SentItem:
     Attributes:
         media_id: The media_id of the clip's medium.
         wanted: The wanted clip.
-        done: Progress of the plan after this item.
+        done: The value of the progress bar after this item.
     """
 
     media_id: str
@@ -453,15 +456,16 @@ class SentItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingTask:
-    """Consecutive items of a plan that one worker plans and cuts, or that this process handles itself.
+    """Consecutive items of a plan that are planned and cut together, by one worker or by the main process.
 
     Attributes:
         index: The folder of the index.
         options: The options of planning and cutting.
-        sent: The items of the task. A clip that cannot be made is a step with its failure. Empty if `own` is given.
-        own: The items that only this process can cut, because their tiny files are more than headers and byte ranges of
-            the sources. None for a task that a worker can do.
-        here: Whether this process does the task because the workers are still starting.
+        sent: The items of the task. If a clip cannot be made, its item is a step with the failure. Empty if `own` is
+            given.
+        own: The items that only the main process can cut, because their tiny files are more than headers and byte
+            ranges of the sources. None for a task that a worker can do.
+        here: Whether the main process does the task because the workers are still starting.
     """
 
     index: Place
@@ -529,7 +533,7 @@ def _medium_of(item: PlanItem | PlannedStep) -> IndexedMedium | None:
 def _can_be_sent(medium: IndexedMedium) -> bool:
     """Return whether workers can cut a medium's clips.
 
-    They can if the tiny files consist only of headers and byte ranges of the medium's file.
+    Workers can do so if the tiny files consist only of headers and byte ranges of the medium's file.
     """
     if medium.is_spooled or not copies_ranges(medium.medium) or medium.packets.offset is None:
         return False

@@ -1,4 +1,4 @@
-"""Options for storing clips as images or as newly encoded streams, and encoding of images with Pillow.
+"""Define the options of clips that are stored as images or encoded again, and encode images with Pillow.
 
 The options include the size of the stored frames. At most one of `short_side`, `size` and `box` may be given.
 """
@@ -138,16 +138,16 @@ def _check_limits(options: ImageOptions | EncodeOptions) -> None:
     wrong = [side for side in given if type(side) is not int or side < 1]
     if wrong:
         raise PolicyError(
-            "the height and width of pictures, and limits of them, must be positive integers", found=repr(wrong[0])
+            "the height and width of pictures, and their limits, must be positive integers", found=repr(wrong[0])
         )
     if sum(value is not None for value in (short_side, size, box)) > 1:
-        raise PolicyError("give one of short_side, size and box")
+        raise PolicyError("at most one of short_side, size and box may be given")
 
 
 def _limited_size(
     options: ImageOptions | EncodeOptions, height: int, width: int, round_side: Callable[[Fraction], int]
 ) -> Size:
-    """Return the (height, width) of a frame after scaling. A frame is enlarged only if `size` asks for that."""
+    """Return the (height, width) of a frame after scaling. Only `size` can enlarge a frame."""
     if options.size is not None:
         return options.size
     longer = options.box is not None
@@ -162,13 +162,13 @@ def _even(side: Fraction) -> int:
 
 
 def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **properties: Any) -> Medium:
-    """Return a medium with the properties of its recoded clips.
+    """Return a copy of a medium whose properties describe its recoded clips instead of the source.
 
-    Properties that describe peculiarities of the original stream are reset.
+    Properties that only the source's stream can have, such as hidden pictures, are reset.
     """
     height, width = options.stored_size(medium.height, medium.width)
     aspect = medium.sample_aspect_ratio
-    if options.size is not None:  # pictures are stretched, and their samples with them
+    if options.size is not None:  # pictures are stretched to `size`, which changes the shape of a pixel
         aspect = medium.aspect * (medium.width * height) / (medium.height * width)
     return replace(
         medium,
@@ -194,7 +194,7 @@ def recoded_recipe(
     position: NDArray[np.int32],
     **fields: Any,
 ) -> AnyRecipe:
-    """Return the recipe of recoded packets, which are contiguous and are decoded in one run.
+    """Return the recipe of recoded packets. The packets are contiguous and are decoded in one run.
 
     Args:
         kind: The class of the recipe.
@@ -230,8 +230,8 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
             raise DecodeError(
                 "a picture is too large for WebP",
                 found=f"{picture.width}×{picture.height}",
-                allowed=f"{MAX_WEBP_SIDE} pixels a side",
-                remedy="--image-format jpeg or png, or a smaller size",
+                allowed=f"at most {MAX_WEBP_SIDE} pixels per side",
+                remedy="pass --image-format jpeg or png, or choose a smaller size",
             )
         picture.save(file, "WEBP", quality=options.quality, method=4)
     else:
@@ -240,7 +240,7 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def as_they_are(medium: Medium, options: ImageOptions) -> bool:
-    """Return whether a medium consists of images of which options change neither the size nor the format.
+    """Return whether a medium consists of images, and the options change neither their size nor their format.
 
     Such images are copied byte for byte.
     """
@@ -256,7 +256,7 @@ def unique_ranks(clip: Clip) -> NDArray[np.int64]:
 
 
 def copied_files(clip: Clip, encoded: EncodedClip) -> list[bytes]:
-    """Return the image file of each distinct wanted frame of a clip of images, in order of first appearance."""
+    """Return one image file per distinct wanted frame of a clip of images, in order of first appearance."""
     found = dict(encoded_images(clip, encoded))
     return [found[rank] for rank in unique_ranks(clip).tolist()]
 

@@ -1,8 +1,8 @@
-"""Recipes that the JSON of each tar sample contains, so that a sample can be decoded without the manifest.
+"""Write and read the recipe in the JSON of each tar sample, so that the sample can be decoded without the manifest.
 
-Such a recipe has the clip's byte ranges within the sample's files, and the properties of the medium that a decoder
-needs. The whole recipe is stored as one string of JSON. Readers that turn samples into table rows need a value that has
-the same type in every sample.
+The recipe has the clip's byte ranges within the sample's files, and the properties of the medium that a decoder needs.
+The whole recipe is stored as one string of JSON, because readers that turn samples into table rows need a value that
+has the same type in every sample.
 """
 
 import base64
@@ -35,7 +35,7 @@ VERSION = 1  # the version of the recipe's layout; readers reject any other vers
 # The columns of the medium that decoders and the items of a loader need.
 STORED_COLUMNS = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
 MISSING_DEFAULTS: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
-REMEDY = "fetch the tar again from where it came, or pack the clips again"
+REMEDY = "copy the tar again from its origin, or pack the clips again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,12 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
 
 
 def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], suffix: str) -> str:
-    """Add the clip's audio file to a recipe. Its content comes after the contents of the other files.
+    """Add the clip's audio file to a recipe. Its byte range begins after the contents of the other files.
 
     Args:
         text: The recipe without the audio file.
         plan: The plan of the clip's audio.
-        present: int64 [2 × stretches], as in `AudioFile`.
+        present: int64 [2 × stretches], the begin and the end (exclusive) of each stretch of samples with audio.
         suffix: The name of the audio file, without the sample's key and the dot after it.
     """
     audio = {AUDIO + name: value for name, value in json_of(plan, SAMPLE).items()} | {"audio_present": present}
@@ -87,7 +87,8 @@ def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], 
 
 
 def _as_text(stored: Row) -> str:
-    # orjson serializes only contiguous arrays by itself. For anything that is not an array, `tolist` raises TypeError.
+    # orjson serializes contiguous arrays and passes all others to `tolist`. For values that are not arrays, `tolist`
+    # raises TypeError.
     return orjson.dumps(stored, option=orjson.OPT_SERIALIZE_NUMPY, default=np.ndarray.tolist).decode()
 
 
@@ -100,7 +101,8 @@ def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str
         where: The name of the sample in error messages.
 
     Raises:
-        FormatError: The JSON is damaged, its recipe is missing or of another version, or the files do not match it.
+        FormatError: The JSON is damaged, its recipe is missing or has an unsupported version, or the files do not match
+            the recipe.
     """
     stored = _stored_recipe(content, where)
     try:
@@ -173,7 +175,7 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
 
 
 def _medium(stored: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
-    # A tar that an earlier version wrote may lack columns that were added later.
+    # If an earlier version of framedex wrote the tar, columns that were added later are missing.
     facts = MISSING_DEFAULTS | {
         name: stored[name] if one.is_needed else stored.get(name) for name, one in STORED_COLUMNS.items()
     }

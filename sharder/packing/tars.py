@@ -1,4 +1,4 @@
-"""Writing of tars that webdataset can read, each with an index file for DALI. Equal samples give byte-identical tars.
+"""Write tars that webdataset can read, each with an index file for DALI. Equal samples give byte-identical tars.
 
 A tar is written under a temporary name, and renamed once it is complete and on disk.
 """
@@ -23,14 +23,14 @@ BLOCK = 512  # bytes per block of a tar (POSIX.1-2017, pax, "ustar Interchange F
 TAR_END = bytes(2 * BLOCK)
 # Version of DALI's index format. An index has one line per sample, with (extension, offset, size, name) of each file.
 INDEX_VERSION = "v1.2"
-BUFFER_BYTES = 256 << 10  # size of the write buffer; a larger one would not fit into the processor's cache
+BUFFER_BYTES = 256 << 10  # size of the write buffer; a larger buffer would not fit into the processor's cache
 LARGE_BYTES = 32 << 10  # ranges of at least this many bytes are copied by the kernel (copy_file_range)
 KERNEL_BYTES = 8 << 20  # maximum number of bytes per call of copy_file_range
 MAX_FETCHED = 64 << 20  # maximum number of bytes that are fetched from an object at once
 MODE = 0o644
-# Errors of copy_file_range(2) after which the range is copied by read and write instead. Some mean that the kernel
-# cannot copy between these two files (different file systems on old kernels, special files). The others mean that one
-# of the files has an I/O error: then the error of read or write shows which file.
+# Errors of copy_file_range(2) after which the range is copied by read and write instead. Some of these errors mean that
+# the kernel cannot copy between the two files (different file systems on old kernels, special files). The others mean
+# an I/O error in one of the files. Then read or write fails, too, which shows which of the files has the error.
 NOT_IN_KERNEL = frozenset(
     [
         errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY, errno.EIO, errno.ESTALE,
@@ -63,7 +63,7 @@ class Tar:
         self._lines: list[str] = []
         self._copier = ThreadPoolExecutor(1)
         self._copying: collections.deque[Future[None]] = collections.deque()
-        self._stopped = False  # whether no more samples are written, because one failed or the tar was abandoned
+        self._stopped = False  # True after a sample failed or the tar was abandoned: no more samples are written
 
     @property
     def samples(self) -> int:
@@ -73,7 +73,7 @@ class Tar:
     def add(self, key: str, members: Sequence[Member]) -> list[int]:
         """Start to append a sample, and return the offset of each member's content.
 
-        The sample is written in the background. `settle` waits for that, and raises an error if writing failed.
+        The sample is written in the background. `settle` waits until it is written, and raises an error if that failed.
         """
         offsets, line, at = [], [], self.size
         for member in members:
@@ -93,7 +93,7 @@ class Tar:
             StaleError: A source of the sample is missing or changed. The tar then contains neither this sample nor any
                 sample that was added later.
         """
-        error = self._copying[0].exception()  # Ctrl-C during this wait leaves the state unchanged
+        error = self._copying[0].exception()  # waits; if Ctrl-C interrupts the wait, the state is unchanged
         if error is None:
             self._copying.popleft()
             return
@@ -162,7 +162,7 @@ class Tar:
         """Let the kernel copy a range of a file.
 
         Returns:
-            The number of copied bytes. It is less than `length`, possibly 0, if the kernel cannot copy the rest.
+            The number of copied bytes. If the kernel cannot copy the whole range, it is less than `length`, possibly 0.
         """
         self._flush()
         left = length
@@ -188,7 +188,7 @@ class Tar:
     def close(self) -> str:
         """Complete the tar, rename it to its final name, write its index, and return the tar's fingerprint.
 
-        All samples must have been settled before.
+        The caller must have called `settle` for all samples.
         """
         self._put(TAR_END)
         self._flush()
@@ -201,7 +201,7 @@ class Tar:
         return mark
 
     def abandon(self) -> None:
-        """Delete the unfinished tar. Samples that are not written yet are dropped."""
+        """Delete the unfinished tar. Samples that are not written yet are never written."""
         self._stopped = True
         self._close()
         self._aside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""One medium of an index with its packets, for planning clips. Missing packet headers are read on demand."""
+"""Load a medium of an index with its packets, to plan clips. Packet headers that the index lacks are read on demand."""
 
 import contextlib
 import functools
@@ -40,9 +40,9 @@ class PlanningOptions:
     Attributes:
         access: The rule that says which sources may be read.
         keep_damaged: Whether clips may have frames of damaged GOPs.
-        one_stream: The clips that must decode correctly in one decoder session, which gets all packets as one stream:
-            all clips, those of media whose packets are not byte ranges of a file, or none. Other clips may consist of
-            several runs that need a decoder session each.
+        one_stream: The clips whose packets must decode correctly as a single stream in one decoder session. "all": all
+            clips. "not addressable": only clips of media whose packets are not byte ranges of a file. "none": no clips.
+            Clips without this requirement may consist of several runs, each with a decoder session of its own.
         audio: The options of the clips' audio. None if clips carry no audio.
     """
 
@@ -62,7 +62,7 @@ class IndexedMedium:
         video: The row of `videos`.
         medium: The medium.
         packets: All packets of the medium, with the flags that were read so far.
-        audio_packets: All audio packets. None if clips carry no audio, or if the medium has none.
+        audio_packets: All audio packets. None if clips carry no audio, or if the medium has no audio.
         planner: The planner of the medium's clips.
         timeline: The times of the medium's frames.
 
@@ -93,7 +93,7 @@ class IndexedMedium:
 
         Raises:
             PolicyError: The frames are not available.
-            StaleError: The source had to be read, and it has changed since it was indexed.
+            StaleError: Packet headers had to be read from the source, but the source has changed since it was indexed.
         """
         self.read_headers(wanted.frames)
         recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
@@ -143,7 +143,7 @@ class IndexedMedium:
         return plan_clip_audio(facts, self.audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
-        """Read the packet headers that planning of some clips needs in one pass.
+        """Read, in one pass over the source, the packet headers that are needed to plan the given clips.
 
         Errors are not raised here, but later, when an affected clip is planned.
         """
@@ -152,12 +152,12 @@ class IndexedMedium:
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
-        """Read the packet headers that the index skipped and that planning of some frames needs.
+        """Read the packet headers that the index skipped and that are needed to plan clips with the given frames.
 
-        For each wanted frame, these are the headers from its random access point up to its own packet. Damage in one
-        header affects all packets of the GOP whose headers were read. Therefore, once any damage is found, headers that
-        were read for earlier clips are forgotten, and the headers for these frames are read as if this were the first
-        clip. Whether a clip is refused then depends only on its own frames.
+        For each wanted frame, these are the headers from its random access point up to the packet of the frame. Damage
+        in one header affects all packets of the GOP whose headers were read. Therefore, once any damage is found,
+        headers that were read for earlier clips are forgotten, and the headers for the given frames are read as if no
+        clip had been planned before. As a result, whether a clip is refused depends only on the frames of this clip.
 
         Raises:
             PolicyError: Frames do not exist, or the headers of pictures contradict the sample tables.
@@ -179,7 +179,8 @@ class IndexedMedium:
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         ends = settled(self.packets.pts, targets, self.medium.reorder_depth)
-        # The last wanted picture may have its second field in the next packet, so that packet must be read, too.
+        # The last wanted picture may have its second field in the next packet, so the header of the next packet is
+        # read, too.
         end = max(ends.max(initial=0), targets.max(initial=0) + 2)
         if self.packets.read[:end].all():
             return
@@ -195,7 +196,7 @@ class IndexedMedium:
             self._headers.read(targets)
             self._renew(self._headers.packets)
             while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
-                self._renew(self._headers.packets)  # new headers may lead to further joins of runs
+                self._renew(self._headers.packets)  # with the new headers, more runs may have to be joined
         finally:
             self._renew(self._headers.packets)
 
@@ -206,15 +207,15 @@ class IndexedMedium:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether plans refer to a spool (a file that this process wrote) for the video packets, the audio, or both."""
+        """Whether plans refer to a spool (a temporary copy of all packets) for the video, the audio, or both."""
         own = self.medium.source
         return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
     def spooled(self, source: ByteSource) -> None:
-        """Let later plans refer to a spool instead of the source.
+        """Let later plans refer to a spool (a temporary copy of all packets) instead of the source.
 
         Args:
-            source: The spool. It contains all packets one after the other.
+            source: The spool. It contains all packets, one after the other.
         """
         size = self.packets.size
         if self._audio_source is None and self._source is not source:
@@ -223,7 +224,7 @@ class IndexedMedium:
         self._renew(replace(self.packets, offset=np.cumsum(size) - size))
 
     def audio_spooled(self, packets: AudioPackets, source: ByteSource) -> None:
-        """Let later plans refer to a spool for the audio.
+        """Let later plans refer to a spool (a temporary copy of all packets) for the audio.
 
         Args:
             packets: All audio packets.
@@ -239,7 +240,7 @@ class IndexedMedium:
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
-        """Return the MD5 hash of each wanted frame, None for padding. If the index has no hashes, return None alone."""
+        """Return a list of the wanted frames' MD5 hashes, None for padding. Return None if the index has no hashes."""
         hashes = self.packets.md5
         if hashes is None:
             return None
@@ -256,7 +257,7 @@ class OpenMedia:
     Args:
         index: The index.
         options: The options of planning.
-        kept: The number of media that stay open. Their packets are in memory.
+        kept: The number of media that stay open. The packets of open media are in memory.
     """
 
     def __init__(self, index: Index, options: PlanningOptions = DEFAULTS, *, kept: int = KEPT_OPEN) -> None:
@@ -281,7 +282,7 @@ class OpenMedia:
 
 
 def timelines(index: Index) -> Callable[[str], Timeline]:
-    """Return a function that takes a media_id and returns the times of the medium's frames, damaged frames included.
+    """Return a function that takes a media_id and returns the times of all frames of the medium, even damaged frames.
 
     The sources are not read.
     """

@@ -1,8 +1,8 @@
-"""Access by number to the clips that a policy selects from an index, without writing a dataset.
+"""Provide the clips that a policy selects from an index by their numbers, without writing a dataset.
 
-A clip is planned when it is requested. When the clips are opened, they are only counted. For most policies, the number
-of a medium's clips follows from its duration and its number of frames. Media for which that is not enough (because of
-damage, audio, or a policy that depends on timestamps) are planned already when the clips are opened.
+When `ClipPlans` is created, clips are only counted. A clip is planned when it is requested. For most policies, the
+number of a medium's clips follows from its duration and its number of frames. For other policies, and for media with
+damage or audio, clips have to be sampled or planned to be counted.
 """
 
 import bisect
@@ -44,14 +44,14 @@ FACTS = ("uri", "media_id", *LENGTHS, "damaged_gop_count", "byte_addressable", "
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedClips:
-    """The numbers of clips of all units in epoch 0. A unit is a row of the listing, or a scene.
+    """The clips of all units in epoch 0, counted. A unit is a row of the listing, or a scene.
 
     Attributes:
         first: int64 [units + 1], the number of each unit's first clip. The last element is the total number of clips.
         incomplete: int64, the numbers of the units for which the policy wants more clips than can be made.
-        planned: For each unit with clips that cannot be planned: int64, the indices of the clips that can be planned,
-            among all sampled clips of the unit.
-        mention: int64 [clips], the row of the listing of each clip. None if the policy has no scenes.
+        planned: {number of a unit: int64, the indices of the unit's sampled clips that can be planned}. It contains
+            only units in which some clip cannot be planned.
+        mention: int64 [clips], the listing's row from which each clip is made. None if the policy has no scenes.
         views: The assignment of clips to clips of several views. None if the policy has no scenes.
     """
 
@@ -65,9 +65,9 @@ class CountedClips:
 def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) -> CountedClips:
     """Count the clips of all units.
 
-    Some media have to be planned to find out which of their clips are possible: media with damaged GOPs, media whose
-    packets are not byte ranges of a file, and, if clips carry audio, media with audio. For all other media, the number
-    of clips may follow from the length of the medium alone.
+    For some media, all clips have to be planned to find out which of them can be made: media with damaged GOPs, media
+    whose packets are not byte ranges of a file, and, if clips carry audio, media with audio. For all other media, the
+    number of clips may follow from the length of the medium alone.
 
     Args:
         units: The units of the policy. Their table must have the columns FACTS of `videos`.
@@ -116,10 +116,10 @@ def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) 
 
 
 def _count_by_length(facts: pa.Table, policy: Policy) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Count the clips of each row from the length of its medium alone.
+    """Count the clips of each row of the listing from the length of the row's medium alone.
 
     Returns:
-        int64 [rows], the number of clips, and bool [rows], whether the policy wants more clips than it found.
+        int64 [rows], the number of clips, and bool [rows], whether the policy wants more clips than the medium gives.
     """
     lengths = np.stack([facts[name].to_numpy() for name in LENGTHS], axis=1)
     different, first, place = np.unique(lengths, axis=0, return_index=True, return_inverse=True)
@@ -143,8 +143,8 @@ def _plannable(
     Args:
         clips: All sampled clips of the unit.
         media: The media of the index.
-        sound: bool [rows], whether clips carry audio and the row's medium has audio.
-        broken: bool [rows], whether the row's medium has damaged GOPs or packets that are not byte ranges of a file.
+        sound: bool [rows], True if clips carry audio and the row's medium has audio.
+        broken: bool [rows], True if the row's medium has damaged GOPs, or packets that are not byte ranges of a file.
     """
     doubtful: dict[int, list[int]] = {}
     for position, clip in enumerate(clips):
@@ -163,17 +163,19 @@ def _plannable(
     return np.array([place for place in range(len(clips)) if place not in impossible], np.int64)
 
 
-SAMPLINGS = 64  # number of cached samplings; a sampling has the clips of one unit in one epoch
+# Maximum number of cache entries. An entry has the clips that the policy selects from one unit (a row of the listing,
+# or a scene) in one epoch.
+SAMPLINGS = 64
 
 
 class ClipPlans(ClipSource):
-    """The clips that a policy selects from an index: the clips of `framedex shard INDEX --policy …` in the same order.
+    """The clips that a policy selects from an index: the same clips, in the same order, as those of `framedex shard`.
 
     Random draws differ between epochs. Epoch 0 has the same draws as `framedex shard`, and determines the number of
-    clips. If the frames that a clip draws in a later epoch are not available (no frame is near enough, or a frame is in
-    a damaged GOP), the clip keeps its frames of epoch 0.
+    clips. If the frames that are drawn for a clip in a later epoch are not available (no frame is near enough, or a
+    frame is in a damaged GOP), the clip keeps its frames of epoch 0.
 
-    Instances can be pickled. Cached data is left out.
+    Instances can be pickled. The pickle does not contain cached data.
 
     Args:
         index: The folder of the index.
@@ -231,13 +233,13 @@ class ClipPlans(ClipSource):
         return int(self._counted.first[-1])
 
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return the clip with a number, with the frames that are drawn for it in an epoch.
+        """Return clip `number`, with the frames that are drawn for it in `epoch`.
 
         Raises:
             IndexError: No clip has this number.
             FormatError: The index was changed after it was opened.
-            StaleError: The source had to be read, and it has changed since it was indexed.
-            PolicyError: The source had to be read, and it does not contain the frames of the clip.
+            StaleError: Packet headers had to be read from the source, but the source has changed since it was indexed.
+            PolicyError: Packet headers had to be read from the source, and they show that the clip cannot be made.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
@@ -255,12 +257,12 @@ class ClipPlans(ClipSource):
                 raise error.inside(f"clip {wanted.clip_id} of {medium.medium.name}") from error
 
     def _clips(self, unit: int) -> list[UnitClip]:
-        """Return those clips of a unit in epoch 0 that can be planned."""
+        """Return the clips of a unit in epoch 0, without the clips that cannot be planned."""
         clips, planned = self._sampling(unit, 0).clips, self._counted.planned.get(unit)
         return clips if planned is None else [clips[place] for place in planned.tolist()]
 
     def _drawn(self, unit: int, epoch: int, first: UnitClip) -> Clip | None:
-        """Return a clip with the frames that are drawn for it in an epoch.
+        """Return a clip with the frames that are drawn for it in an epoch, if these frames are available.
 
         Args:
             unit: The number of the clip's unit.
@@ -268,7 +270,8 @@ class ClipPlans(ClipSource):
             first: The clip in epoch 0.
 
         Returns:
-            The clip. None if its frames are not available, or those of another view of the same clip of several views.
+            The clip. None if its frames are not available, or if the frames of another view of the same clip of several
+                views are not available.
         """
         before = _numbered(self._sampling(unit, 0), first.sampled.number)
         drawn = _numbered(self._sampling(unit, epoch), first.sampled.number)
@@ -292,10 +295,10 @@ class ClipPlans(ClipSource):
         return self._units.table.columns[name].take(pa.array(self._rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column that are numbered as labels.
+        """Return the values of a column for numbering them as labels.
 
-        A column of the listing gives the values of all rows that the policy's filter accepts, even of rows without
-        clips.
+        For a column of the listing, these are the values of all rows that the policy's filter accepts, including rows
+        that give no clips.
 
         Raises:
             FramedexError: The clips do not have this column.
@@ -348,7 +351,7 @@ class ClipPlans(ClipSource):
         return self._units.table.media_row[self._rows()]
 
     def _rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the row of each clip in the table of mentions."""
+        """Return int64 [clips]: the row of each clip's mention (row of the listing) in the table of mentions."""
         if self._counted.mention is not None:
             return self._counted.mention
         return np.repeat(np.arange(len(self._units)), np.diff(self._counted.first))
@@ -358,10 +361,10 @@ class ClipPlans(ClipSource):
         return self._counted.views
 
     def failures(self) -> Iterator[Failure]:
-        """Yield a failure for each clip that the policy wants and that cannot be made, as in `failures.parquet`.
+        """Yield a failure for each clip that the policy wants but that cannot be made, as in `failures.parquet`.
 
-        The failures are not stored, so the affected media are sampled and planned again. Problems that become visible
-        only when a source is read are included only for media that had to be planned when the clips were opened.
+        The failures are not stored, so the affected media are sampled and planned again. Some problems show only when
+        a source is read. They are included only for media whose clips were planned when the clips were counted.
         """
         for unit in self._counted.incomplete.tolist():
             with self._lock:
@@ -392,13 +395,13 @@ class ClipPlans(ClipSource):
 
 
 def _own(clip: UnitClip) -> WantedClip:
-    """Return the wanted clip for a sampled clip. Arrays and columns are copied, so that callers may modify them."""
+    """Convert a sampled clip to a wanted clip. Arrays and columns are copied, so that callers may modify them."""
     wanted = wanted_clip(clip)
     return replace(wanted, frames=wanted.frames.copy(), mask=wanted.mask.copy(), columns=copy.deepcopy(wanted.columns))
 
 
 def _numbered(sampling: UnitSampling, number: int) -> list[UnitClip]:
-    """Return the clips of a sampling that have a number: none, one, or the views of one clip of several views."""
+    """Return the clips with the given number: none, one, or the views of one clip of several views."""
     first = bisect.bisect_left(sampling.clips, number, key=lambda clip: clip.sampled.number)
     same = itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:])
     return list(same)

@@ -1,8 +1,8 @@
-"""Planning of a clip: from wanted frames to byte ranges. Only columns of the index are used, never the source.
+"""Plan a clip: determine byte ranges from the wanted frames. Only columns of the index are used, never the source.
 
 1. Each wanted frame is mapped to the packet that contains its picture.
-2. For each such packet, the random access point is found from which it is decoded.
-3. Packets that no wanted frame needs are removed.
+2. For each of these packets, the random access point from which the packet can be decoded is found.
+3. Packets after these random access points are removed if no wanted frame needs them.
 4. The remaining packets form one or more runs, stored as a list of byte ranges.
 """
 
@@ -20,13 +20,15 @@ NO_TINY_FILE = "the clip cannot be cut into a tiny file, because"
 
 
 class Planner:
-    """Planner for the clips of one medium. Data that all clips need is computed once.
+    """Plans the clips of one medium. Data that all clips need is computed once.
 
     Args:
         packets: The packets of the medium.
-        drop_leading: The result of `drops_leading` for the codec.
+        drop_leading: Whether a run that begins at an open random access point may omit the leading pictures after it.
+            This depends on the codec (see `drops_leading`).
         keep_damaged: Whether clips may have frames of damaged GOPs.
-        hidden_unordered: The value of the column `hidden_unordered` of `videos`.
+        hidden_unordered: Whether the order in which a decoder outputs pictures that an edit list hides is not known, as
+            in the column `hidden_unordered` of `videos`.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Planner:
     def renew(self, packets: Packets) -> None:
         """Replace the medium's packets, after more flags were read or offsets changed.
 
-        The set of packets that are shown must be the same as before.
+        The new values must mark the same packets as shown as before, so that frame numbers do not change.
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
@@ -70,19 +72,19 @@ class Planner:
 
         Args:
             frames: int64 [wanted], frame numbers in presentation order, -1 for padding. Numbers may repeat.
-            one_stream: Whether the packets must give the right frames when a decoder gets them as one stream. Runs are
-                then joined where necessary.
+            one_stream: Whether the packets must decode to the right frames as a single stream in one decoder session.
+                If True, runs are joined where necessary.
 
         Raises:
             PolicyError: A frame number is out of range, all frames are padding, or the packets are not byte ranges of
                 the file.
             DamageError: A wanted frame is in a damaged GOP, and `keep_damaged` is False.
-            UncuttableError: With `one_stream`, no single stream gives the frames.
-            ValueError: The plan needs packets whose flags were not read.
+            UncuttableError: `one_stream` is True, and no single stream decodes to the wanted frames.
+            ValueError: The headers of packets that the plan needs were not read.
         """
         real = frames != PAD
         if not real.any():
-            raise PolicyError("a clip of padding alone", found=f"{len(frames)} padded frames")
+            raise PolicyError("a clip must not consist of padding alone", found=f"{len(frames)} padded frames")
         wanted = self.packet_of(frames[real])
         targets = np.unique(wanted)
         damaged = targets[(self._packets.flags[targets] & timeline.DAMAGED) != 0]
@@ -150,11 +152,11 @@ class Planner:
         return self._join(*self._reach.runs(targets)) if len(targets) else (targets, targets)
 
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Join runs, so that a decoder can decode them one after the other as one stream.
+        """Join runs, so that one decoder session can decode all runs, one after the other, as one stream.
 
-        A run that begins at a closed random access point stays a run. Any other run is joined to the previous run, with
-        all packets between the two. The first run begins at a random access point after which there are no leading
-        pictures that a decoder can neither decode nor drop.
+        A run that begins at a closed random access point stays a separate run. Any other run is joined to the previous
+        run, together with all packets between the two runs. The first run is extended to an earlier random access point
+        if leading pictures after its own can neither be decoded nor dropped by a decoder.
 
         Args:
             begin: int64 [runs], the first packet of each run.
@@ -164,8 +166,8 @@ class Planner:
             The first and the last packet of each joined run.
 
         Raises:
-            UncuttableError: There is no such random access point, or the decoder's configuration changes within the
-                joined runs.
+            UncuttableError: There is no random access point at which the first run can begin, or the decoder's
+                configuration changes within the joined runs.
         """
         alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & timeline.CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
@@ -182,8 +184,8 @@ class Planner:
     def _leaves_undecodable(self, start: int, end: int) -> bool:
         """Return whether a run has leading pictures that a decoder can neither decode nor drop.
 
-        Such pictures need packets from before the run's random access point, and decoders do not drop them by
-        themselves.
+        These leading pictures need packets before the run's random access point, and decoders of the codec do not drop
+        them by themselves.
 
         Args:
             start: The number of the random access point (among all random access points) where the run begins.

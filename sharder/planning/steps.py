@@ -1,12 +1,12 @@
-"""Planning of wanted clips. Each becomes a planned clip, or a failure with the reason why it cannot be planned.
+"""Plan wanted clips. Each wanted clip becomes a planned clip, or a failure with the reason why planning is impossible.
 
 Some containers (TS, PS, ASF, Ogg …) do not store packets as byte ranges of the file. The packets of such a medium are
 demuxed once into a spool: a file in the folder of the unfinished dataset that has all packets of the stream, one after
 the other. Planning then works as for any other medium. A spool is removed if other spools need the disk space, or when
 the run ends.
 
-A plan is divided into pieces that any process can plan. A piece has the clips that a policy selects from one medium or
-one scene, or a group of explicit clips.
+A plan is divided into pieces, which can be planned in different processes. A piece has the clips that a policy selects
+from one medium or one scene, or a group of explicit clips.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClip
 from framedex.sharder.selection.mentions import Mention
 from framedex.storage.reader import ASIDE
 
-MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; only a single spool may exceed it
+MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; a single larger spool may exist alone
 
 
 class Spools:
-    """The spools of a run. A context manager that removes all spools on exit.
+    """A context manager for the spools of a run, which removes all spools on exit.
 
     Args:
         folder: The folder of the spools.
-        needed: Whether only clips of media whose packets are not byte ranges of their file are packed. All other media
-            then need no spools.
+        needed: Whether only media whose packets are not byte ranges of their file are packed (`--pack needed`). If
+            True, no other medium gets a spool.
         settle: A function that waits until all planned clips are copied. It is called before a spool is removed.
     """
 
@@ -81,7 +81,7 @@ class Spools:
         Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
 
     def make_addressable(self, medium: IndexedMedium) -> None:
-        """Make spools for those streams of a medium that are not byte ranges of its file, so that it can be planned.
+        """Make a spool for each stream of a medium whose packets are not byte ranges of its file.
 
         Raises:
             StaleError: The source has changed since it was indexed.
@@ -98,7 +98,7 @@ class Spools:
             medium.audio_spooled(audio, self._spool(name, facts, facts.audio_stream_index, audio.size))
 
     def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
-        """Return the spool of a stream. The spool is written if it does not exist."""
+        """Return the spool of a stream. Write it first if it does not exist."""
         if identity in self._failed:
             raise self._failed[identity]
         if identity not in self._made:
@@ -150,12 +150,12 @@ def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """A wanted clip that is to be planned.
+    """A wanted clip that is not planned yet, with its medium.
 
     Attributes:
         medium: The medium of the clip.
         wanted: The wanted clip.
-        done: Progress of the plan after this item, in steps of the progress bar.
+        done: The value of the progress bar after this item. The bar counts media or scenes, or explicit clips.
     """
 
     medium: IndexedMedium
@@ -163,12 +163,13 @@ class PlanItem:
     done: int
 
 
-# Items whose packet headers are read in one pass per medium. A clip that cannot be made is a step with its failure.
+# Items whose packet headers are read in one pass per medium. If a clip cannot be made, its item is a step with the
+# failure.
 ReadGroup = list[PlanItem | PlannedStep]
 
 
 def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
-    """Yield the groups of a plan without its first `done` items."""
+    """Yield the groups of a plan, without the first `done` items of the plan."""
     for group in groups:
         if done < len(group):
             yield group[done:]
@@ -180,7 +181,7 @@ def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Planned
 
     Args:
         groups: The groups of items.
-        spools: The spools of the run, as for `plan_clip`.
+        spools: The spools for packets that are not byte ranges of their file. If None, no spools are made.
     """
     for group in groups:
         broken = _prepare(group)
@@ -202,7 +203,7 @@ def _prepare(group: ReadGroup) -> dict[str, Exception]:
     """Read the packet headers that the clips of a group need, in one pass for each medium with several clips.
 
     Returns:
-        The internal errors of framedex that occurred, by media_id.
+        {media_id: error} of the media for which framedex itself failed (a bug).
     """
     broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
@@ -221,7 +222,7 @@ def _prepare(group: ReadGroup) -> dict[str, Exception]:
 
 
 def wanted_clip(clip: UnitClip) -> WantedClip:
-    """Return the wanted clip for a clip that a policy selected."""
+    """Convert a clip that a policy selected to a wanted clip."""
     sampled = clip.sampled
     return WantedClip(
         clip_id=f"{clip.mention.name}-{sampled.number:06d}",
@@ -235,7 +236,7 @@ def wanted_clip(clip: UnitClip) -> WantedClip:
 
 
 def missed_clip(uri: str, mention: Mention, missed: Missed) -> Failure:
-    """Return the failure for a clip that a policy missed in a mention (a row of the listing)."""
+    """Return the failure for a clip that a policy wanted, but could not make, from a mention (a row of the listing)."""
     clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
     message = missed.message
     if missed.kind == "row" and mention.file_row is not None:  # the same wording as in errors of `framedex index`
@@ -341,7 +342,7 @@ class ExplicitPiece:
         requests: The requested clips, each with the media_id of its medium. The media_id is None if the index does not
             have the medium.
         choose: The rule that maps a time to a frame.
-        outside: The treatment of frames and times outside of a video, unless a clip has its own.
+        outside: The treatment of frames and times outside of a video, for clips without a key `outside`.
         number: The position of the first clip in the plan, from 1 on.
     """
 
@@ -358,7 +359,7 @@ class ExplicitPiece:
         return [self._find(*request, media, done) for done, request in enumerate(self.requests, self.number)]
 
     def _find(self, identity: str | None, request: ExplicitClip, media: OpenMedia, done: int) -> PlanItem | PlannedStep:
-        """Return the wanted clip of a request with its medium, or a failure if its frames are not available."""
+        """Return the wanted clip of a request with its medium. If frames are not available, return a failure."""
         line, clip_id = f"line {request.line}", request.clip_id
         try:
             if identity is None:

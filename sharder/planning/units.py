@@ -1,7 +1,7 @@
-"""The units of a policy over an index, and the clips that the policy selects from each unit.
+"""Divide an index into units, and select clips from each unit by a policy.
 
-A policy is applied to one unit at a time. A unit is a row of the listing or, if the policy has `views`, a scene: the
-rows of the listing for all cameras that see the same thing at the same time.
+A policy is applied to one unit at a time. A unit is a mention (a row of the listing) or, if the policy has `views`, a
+scene: the mentions of all cameras that see the same thing at the same time.
 """
 
 import itertools
@@ -57,7 +57,8 @@ class Scene:
     Attributes:
         name: The name of the scene.
         first: The number of the scene's first mention (row of the listing).
-        rows: The number of the mention of each view. If a view has no valid mention, a text with the reason instead.
+        rows: {name of a view: number of the view's mention}. If the view has no valid mention, the value is a text with
+            the reason.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Scene:
 
     @property
     def mentions(self) -> list[int]:
-        """The numbers of the mentions of all views that have a valid one."""
+        """The numbers of the valid mentions of the scene."""
         return [row for row in self.rows.values() if isinstance(row, int)]
 
 
@@ -77,7 +78,7 @@ class Scenes:
     Attributes:
         names: The names of the views that each scene should have.
         scenes: The scenes, in the order of their first rows.
-        strays: The number of each mention that belongs to no scene, with the reason.
+        strays: (number of the mention, reason) for each mention that belongs to no scene.
     """
 
     names: list[str]
@@ -91,8 +92,8 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
     Args:
         columns: The user's columns, one row per mention.
         views: The key `views` of the policy.
-        also: Further rows of the listing, from which no clips can be made. They count when the names of all views are
-            collected.
+        also: Further rows of the listing, from which no clips can be made. Only their names of views are used, so that
+            the result contains all views of the listing.
 
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
@@ -124,9 +125,9 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
 
 
 def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
-    """Return the name of each row's scene: the value of the column, or a JSON array if there are several columns.
+    """Return the name of each row's scene: the value of the column `names`, or a JSON array for several columns.
 
-    The name is None if one of the columns is empty.
+    The name is None if the row has an empty cell in one of these columns.
     """
     if len(names) == 1:
         return _texts(columns, names[0])
@@ -135,7 +136,7 @@ def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
-    """Return the values of a column as strings, None for empty ones.
+    """Return the values of a column as strings, None for empty cells.
 
     Raises:
         PolicyError: Values of the column's type cannot serve as names.
@@ -156,7 +157,7 @@ def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
     """Return the names of the views in order, as keys of a dict.
 
     Args:
-        own: The view of each row. None if the row has none.
+        own: The name of each row's view. None if the cell is empty.
         views: The key `views` of the policy.
 
     Raises:
@@ -200,7 +201,7 @@ class UnitClip:
     Attributes:
         mention: The mention (row of the listing) of the clip's medium.
         sampled: The frames that the policy selected.
-        multiview: The clip's place in a clip of several views. None for policies without `views`.
+        multiview: The link to the clip of several views that contains this clip. None for policies without `views`.
     """
 
     mention: Mention
@@ -214,7 +215,7 @@ class UnitSampling:
 
     Attributes:
         clips: The selected clips. The views of one clip of several views are consecutive.
-        missed: The clips that the policy wanted and did not get, each with its mention.
+        missed: The clips that the policy wanted but that cannot be made, each with its mention.
     """
 
     clips: list[UnitClip]
@@ -223,14 +224,15 @@ class UnitSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A unit to which a policy is applied at a time: a row of the listing, or the rows of a scene. It can be pickled.
+    """A unit, from which a policy selects clips: a row of the listing, or all rows of a scene. It can be pickled.
 
     Attributes:
         mentions: The rows of the unit, by their numbers.
         scene: The scene that the rows form. None if the unit is a single row.
         view_names: The names of the views that each clip of a scene has.
-        stray: The reason why the row belongs to no scene, so that no clip is made from it. None otherwise.
-        stray_uri: The name of the medium of a row that belongs to no scene. None if the table of mentions lacks it.
+        stray: The reason why the row belongs to no scene, although the policy has `views`. No clip is made from such a
+            row. None for all other units.
+        stray_uri: For a row that belongs to no scene, the uri of its medium. None if the uri was not loaded.
     """
 
     mentions: dict[int, Mention]
@@ -278,7 +280,7 @@ class Unit:
         return UnitSampling(clips=clips, missed=missed)
 
     def views(self, timeline_of: TimelineOf) -> dict[str, SceneView | str]:
-        """Return the views of the scene by name. If a view is not valid, the value is a text with the reason."""
+        """Return the views of the scene by name. For an invalid view, the value is a text with the reason."""
         mentions = self.mentions
         return {
             view: row
@@ -296,7 +298,7 @@ class Units:
 
     Attributes:
         table: The mentions (rows of the listing) that the policy's filter accepts.
-        scenes: The scenes that the rows form. None if each row is a unit of its own.
+        scenes: The scenes that the rows form. None if the policy has no `views`, so that each row is a unit.
         left_out: The media for which the filter accepts no row.
     """
 
@@ -321,7 +323,7 @@ class Units:
         return self.some(range(len(self)))
 
     def rows(self, unit: int) -> list[int]:
-        """Return the numbers of the rows of a unit."""
+        """Return the numbers of the mentions (rows of the listing) that belong to a unit."""
         if self.scenes is None:
             return [unit]
         if unit >= len(self.scenes.scenes):
@@ -346,12 +348,12 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
     Args:
         index: The index.
         file: The policy.
-        facts: The columns of `videos` that the table of mentions gets.
+        facts: The names of the columns of `videos` that `Units.table.facts` contains.
         may_be_empty: Whether the filter may leave out all media.
 
     Raises:
-        PolicyError: The ranges, the filter, the split or the views do not fit the columns of the listing. Or the filter
-            leaves out all media, and `may_be_empty` is False.
+        PolicyError: The ranges, the filter, the split or the views do not fit the columns of the listing, or the filter
+            leaves out all media and `may_be_empty` is False.
     """
     check_ranges(index, file)
     views = file.policy.views

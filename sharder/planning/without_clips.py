@@ -1,4 +1,4 @@
-"""Search for media of an index from which a policy selects no clip."""
+"""Find the media of an index from which a policy selects no clip."""
 
 from collections.abc import Iterator
 from typing import Any

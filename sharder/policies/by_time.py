@@ -1,8 +1,9 @@
 """Policies whose clips follow a fixed pattern of times or frame numbers.
 
 Some policies select by time: a fixed rate, several rates in one clip, explicit times. Others select by frame number: a
-stride, explicit numbers, random access points. The remaining ones can do either: ranges from the listing (annotated
-actions, shots between cuts, DALI's `path label start end`), windows at regular distances, and clips around each frame.
+stride, explicit numbers, random access points. The other policies can select by time or by number: ranges from the
+listing (annotated actions, shots between cuts, DALI's `path label start end`), windows at regular distances, and clips
+around each frame.
 """
 
 import math
@@ -78,8 +79,9 @@ class FpsPolicy(FixedCountPolicy):
     """Samples at a fixed rate over the whole video, divided into consecutive clips of `frames` samples.
 
     Sample k of a video is the frame at start_seconds + k / fps. The frames' timestamps are used, not a nominal rate.
-    Without `frames`, one clip has all samples. If the samples are fewer than `least_frames` or more than `max_frames`,
-    the clip gets that number of frames instead, spread evenly from the first sample to the video's last frame.
+    Without `frames`, a video is one clip with all samples. If there are fewer than `least_frames` or more than
+    `max_frames` samples, the clip instead has `least_frames` or `max_frames` frames, spread evenly from the first
+    sample to the video's last frame.
     """
 
     fps: Rate = parameter("samples per second")
@@ -101,10 +103,10 @@ class FpsPolicy(FixedCountPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment(Record):
-    """A part of a clip with one rate. It begins `offset` seconds after the clip's start.
+    """A part of a clip with a rate of its own. It begins `offset` seconds after the clip's start.
 
-    A segment has `frames` samples, or all samples within `seconds`. Without an offset, it begins at the end of the
-    previous segment.
+    A segment has `frames` samples, or all samples within `seconds`. Without `offset`, the segment begins at the end of
+    the previous segment.
     """
 
     fps: Rate = parameter("samples per second")
@@ -124,7 +126,7 @@ class Segment(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsPolicy(Policy):
-    """Clips with several rates each, such as 8 frames at 1 fps and then 8 frames at 2 fps.
+    """Clips that each have several rates, such as 8 frames at 1 fps followed by 8 frames at 2 fps.
 
     The first clip begins at `start_seconds`. With `every_seconds`, another clip begins after every interval of this
     length. Otherwise, a video has one clip.
@@ -175,7 +177,7 @@ class SecondsPolicy(Policy):
 
 
 def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, every: int | None = None) -> WantedFrames:
-    """Return the wanted frame numbers of consecutive clips in a span, of every stride-th frame.
+    """Return the wanted frame numbers of consecutive clips that consist of every stride-th frame of a span.
 
     Args:
         span: The span.
@@ -241,11 +243,11 @@ class KeyframesPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Policy):
-    """Clips of the ranges in a row of the listing. Each range is sampled as if it were a video of its own.
+    """Clips of the ranges that each row of the listing specifies. Each range is sampled as if it were a whole video.
 
-    Either the columns `start` and `end` contain a range [start, end), or the column `cuts` contains a list of times,
-    and each two successive times bound a range. `unit` is the unit of these values. With `include_end`, `end` is the
-    last frame of the range. One of `fps`, `stride` and `uniform` determines how a range is sampled. `uniform` is a
+    Either the columns `start` and `end` contain a range [start, end), or the column `cuts` contains a list of bounds,
+    and each two successive bounds form a range. `unit` is the unit of these values. With `include_end`, the range
+    includes the frame `end`. One of `fps`, `stride` and `uniform` determines how a range is sampled. `uniform` is a
     number of frames that are spread evenly over the range. `frames` is the number of frames of a clip.
     """
 
@@ -271,7 +273,7 @@ class PerRowPolicy(Policy):
     def __post_init__(self) -> None:
         self.check_one_of("per_row needs one of fps, stride and uniform", "fps", "stride", "uniform")
         if self.uniform is not None and self.frames is not None:
-            raise RefusedError("uniform already determines the number of frames of a clip", found="frames as well")
+            raise RefusedError("uniform already determines the number of frames of a clip", found="uniform and frames")
         if self.range is not None:
             allowed = "start and end, or cuts"
             raise RefusedError("the policy per_row has other keys for ranges", found="range", allowed=allowed)
@@ -315,7 +317,7 @@ class PerRowPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsPolicy(Policy):
-    """Windows (clips) of `frames` frames that begin at regular distances. The end of the video may cut the last one.
+    """Windows (clips) of `frames` frames that begin at regular distances. The end of the video may cut the last window.
 
     Without `fps`, windows are selected by frame number: a window begins every `step` frames, from frame `start` on, and
     consists of every `stride`-th frame. With `fps`, windows are selected by time: a window begins every `step_seconds`,
@@ -358,9 +360,10 @@ class WindowsPolicy(Policy):
 class AroundPolicy(Policy):
     """One clip for each anchor frame, with the frames at fixed distances from the anchor.
 
-    Every `every`-th frame is an anchor. `seconds` lists the distances as differences of time, and `frames` as
-    differences of frame numbers. LeRobot calls such a list `delta_timestamps`. Places before the first frame or after
-    the last frame are padding. `pad: ends` repeats the first or last frame there, as LeRobot does.
+    Every `every`-th frame is an anchor. The distances are listed either by `seconds`, as differences of time (LeRobot
+    calls this list `delta_timestamps`), or by `frames`, as differences of frame numbers. Where a distance leads outside
+    of the video, the clip has padding. With `pad: ends`, the padding repeats the first or last frame of the video, as
+    in LeRobot.
     """
 
     seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0, 0.1]")] | None = parameter(
@@ -370,7 +373,7 @@ class AroundPolicy(Policy):
         "frames from the anchor, in any order, repeats allowed, such as [-2, -1, 0] (instead of seconds)", None
     )
     every: Count = parameter("every n-th frame is an anchor", 1)
-    counts_by_pts = True  # timestamps decide whether a clip has any place within the video; if not, it is left out
+    counts_by_pts = True  # a clip is left out if all its places are outside of the video, which depends on timestamps
 
     def __post_init__(self) -> None:
         self.check_one_of("around needs either seconds or frames", "seconds", "frames")

@@ -1,8 +1,8 @@
-"""Base class of all policies, with the keys that all policies share.
+"""Define the base class of all policies, with the keys that all policies share.
 
-A policy determines the wanted places of each clip, which are times or frame numbers in a span of the video. The base
-class turns wanted places into clips, for many clips at once: it adds jitter, chooses a frame for each place, checks the
-tolerance, and pads.
+A policy determines the wanted places of each clip. A place is a time or a frame number in a span of the video. The base
+class converts wanted places to clips, for many clips at once: it adds jitter, chooses a frame for each place, checks
+the tolerance, and pads.
 """
 
 import math
@@ -34,7 +34,9 @@ from framedex.sharder.policies.ranges import Places, Ranges
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
 ShortClip = Literal["drop", "partial", "pad", "error"]
-TIME_STEP = 1 << 10  # resolution of random times: steps per unit of the common denominator of a policy's times
+# Resolution of random times: the number of steps into which the unit of a policy's times (their common denominator) is
+# divided.
+TIME_STEP = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +54,15 @@ class Policy(Record):
         seed: The seed of random draws.
         pad: The padding that replaces missing frames of a clip.
         last: The treatment of a clip that the end of the video cuts short.
-        short: The treatment of such a clip if the video has no whole clip. If None, the value of `last`.
+        short: The treatment of a clip that is cut short if the video has no whole clip. If None, `last` applies.
         min_frames: The minimum number of real frames of a clip. Clips with fewer real frames are left out.
-        max_clips: The maximum number of clips of a video, or of a sampled range. If there are more, the clips that are
-            kept are spread evenly among them.
-        max_seconds: The number of seconds from the beginning of a video, or of a range, beyond which nothing is
-            sampled. If None, everything is sampled.
-        range: The listing's columns with the range of a video that is sampled as if it were a video of its own. If
-            None, whole videos are sampled.
-        views: The rule that joins rows of the listing to scenes. If None, each row is a unit of its own.
+        max_clips: The maximum number of clips of a video, or of a sampled range. If there are more, only this number of
+            clips is kept, spread evenly over all clips.
+        max_seconds: The duration that is sampled, from the beginning of a video or of a range. If None, the whole video
+            or range is sampled.
+        range: The listing's columns with the range of a video that is sampled as if it were a whole video. If None,
+            whole videos are sampled.
+        views: The rule that joins rows of the listing to scenes. If None, each row is sampled alone.
         split: The rule that assigns rows to splits. If None, rows are not assigned.
         filter: The condition on the rows that are sampled. If None, all rows are sampled.
     """
@@ -80,7 +82,9 @@ class Policy(Record):
         "treatment of such a clip if the video has no whole clip; by default, the value of last", None
     )
     min_frames: Count = parameter("minimum number of real frames; clips with fewer are left out", 1)
-    max_clips: Count | None = parameter("maximum number of clips per video; they are spread evenly among all", None)
+    max_clips: Count | None = parameter(
+        "maximum number of clips per video; if there are more, evenly spread clips are kept", None
+    )
     max_seconds: Rate | None = parameter("only this many seconds of a video are sampled, from its beginning on", None)
     range: Ranges | None = parameter("the listing's columns with the range of a video that is sampled", None)
     views: Views | None = parameter("rule that joins the listing's rows to scenes, for clips of several views", None)
@@ -111,7 +115,7 @@ class Policy(Record):
 
     @property
     def takes_seconds(self) -> bool:
-        """Whether the policy has a list `seconds` of wanted times, which the `seconds` of a view can replace."""
+        """Whether the policy has a list `seconds` of wanted times. Key `seconds` of a view can replace this list."""
         return False
 
     @property
@@ -122,7 +126,10 @@ class Policy(Record):
 
     @property
     def time_step(self) -> int:
-        """The factor by which the unit of times must be finer than the policy's times require, for random times."""
+        """The factor by which the unit of times must be finer than the policy's times alone require.
+
+        It is greater than 1 if times are random, so that random times can lie between multiples of the unit.
+        """
         return TIME_STEP if self.jitter_seconds else 1
 
     @property
@@ -145,7 +152,7 @@ class Policy(Record):
 
     @property
     def names_ranges(self) -> bool:
-        """Whether the policy samples ranges from columns of the listing."""
+        """Whether the policy samples ranges that columns of the listing specify."""
         return self.range is not None
 
     def ranges(self, names: Sequence[str]) -> Ranges | None:
@@ -155,7 +162,7 @@ class Policy(Record):
             names: The names of the listing's columns.
 
         Raises:
-            PolicyError: The names of the columns contradict the policy's unit.
+            PolicyError: The columns' names mention another unit than the policy, such as `start_frame` for seconds.
         """
         return self.range
 
@@ -164,7 +171,9 @@ class Policy(Record):
         return ranges.places(timeline, row)
 
     def span_of(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Span:
-        """Return the span from the begin of a row's first range to the end of its last range, or the whole video.
+        """Return the span from the begin of a row's first range to the end of its last range.
+
+        If the policy does not sample ranges, return the span of the whole video.
 
         Raises:
             PolicyError: The row has no valid ranges.
@@ -198,7 +207,7 @@ class Policy(Record):
         return _wrong_row(str(wrong)) if wrong else self.sample_row(timeline, row)
 
     def sample_row(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
-        """Return the clips of one mention without listing problems. Each range is sampled as if it were a video."""
+        """Return the clips of one mention whose row is valid. Each range is sampled as if it were a whole video."""
         try:
             ranges = self.ranges(list(row))
             places = [] if ranges is None else self._places(timeline, row, ranges)
@@ -227,7 +236,7 @@ class Policy(Record):
         return replace(limited, time_step=self.time_step)
 
     def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
-        """Return the clips of a span, numbered from `first`, as if the span were a video of its own."""
+        """Return the clips of a span, numbered from `first`, as if the span were a whole video."""
         return self.clips_of(timeline, span, self.wanted(timeline, span), first)
 
     def wanted(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.WantedFrames:
@@ -245,19 +254,19 @@ class Policy(Record):
         anchors: NDArray[np.int64] | None = None,
         stretch: sampling.Span | None = None,
     ) -> sampling.Sampling:
-        """Turn wanted places into clips. Return the clips, numbered from `first`, and the missed clips.
+        """Convert wanted places to clips. Return the clips, numbered from `first`, and the clips that cannot be made.
 
-        docs/policies.md describes how clips are treated whose wanted frames are missing.
+        docs/policies.md describes the treatment of clips in which wanted frames are missing.
 
         Args:
             timeline: The times of the video.
             span: The span that contains the available places.
             wanted: The wanted places of all clips.
             first: The number of the first clip.
-            among: int64, ascending: the frames of which the wanted numbers are indices. If None, the wanted numbers are
-                frame numbers.
+            among: int64, ascending: the numbers of the frames from which clips are made, such as random access points.
+                If given, wanted numbers are indices into this array. If None, wanted numbers are frame numbers.
             anchors: int64 [clips], the anchor frame of each clip. None if clips have no anchors.
-            stretch: The sampled span of the video, in frames. If None, `span`.
+            stretch: The sampled span of the video, to be recorded in the clips. If None, `span` is recorded.
 
         Raises:
             PolicyError: No clip is whole and `short` is "error".
@@ -288,7 +297,7 @@ class Policy(Record):
                 pts = timeline.pts[span.first : span.stop]
                 frames = span.first + sampling.frames_at(pts, frames, wanted.denominator, self.choose)
                 if self.pad == "ends":
-                    # Of several last frames with equal timestamps, take the first one, as `frames_at` does.
+                    # If several last frames have equal timestamps, take the first of them, as `frames_at` does.
                     last = span.first + int(np.searchsorted(pts, pts[-1], side="left"))
                     frames = np.where(places >= wanted.limit, last, frames)
             if among is not None:
@@ -334,14 +343,15 @@ class Policy(Record):
                 )
                 moved = places + (sampling.below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
                 moved = np.where(wanted.inside(places), np.clip(moved, wanted.low, wanted.limit - 1), places)
-                # Sorting ensures that jitter does not change the order of a clip's places.
+                # Shifted places are sorted, and assigned in the order of the wanted places, so that jitter does not
+                # reorder the frames of a clip.
                 order = np.argsort(places, axis=1, kind="stable")
                 places = np.empty_like(moved)
                 np.put_along_axis(places, order, np.sort(moved, axis=1), axis=1)
             yield at, places
 
     def _too_short(self, timeline: sampling.Timeline, span: sampling.Span, wanted: sampling.WantedFrames) -> str:
-        """Return the message that a span is too short for a clip."""
+        """Return an error message for a span that is too short for a clip."""
         video = sampling.whole(timeline)
         seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first
         what = f"{seconds:.6g} s with {frames} frames"
@@ -350,7 +360,7 @@ class Policy(Record):
         return f"{what}: too short for a clip of {len(wanted.offsets)} frames (min_frames: {self.min_frames})"
 
     def short_clip(self, any_whole: bool) -> ShortClip:
-        """Return the treatment of a clip that the end cuts short.
+        """Return the treatment of a clip that the end of the span cuts short.
 
         Args:
             any_whole: Whether the span has a whole clip.

@@ -1,4 +1,4 @@
-"""Ranges of a video that a row of the listing specifies. Every policy can sample ranges instead of whole videos."""
+"""Read the ranges of a video from a row of the listing. Every policy can sample ranges instead of whole videos."""
 
 import functools
 import itertools
@@ -43,10 +43,10 @@ class Ranges(Record):
 
     The columns `start` and `end` specify a range [start, end). One of these columns may be missing. Alternatively, the
     column `cuts` contains an ascending list of bounds, and each two successive bounds form a range. `unit` is the unit
-    of all these values: seconds from the first frame, or frame numbers. With `include_end`, `end` is the last frame of
-    the range. A start or end in seconds whose distance from a frame's timestamp is at most `tolerance_seconds` is
-    replaced by that timestamp, because times in listings are often rounded. `frames` is the column with the number of
-    frames that the range must have.
+    of all these values: seconds from the first frame, or frame numbers. With `include_end`, the range includes the
+    frame `end`. Because times in listings are often rounded, a start or end in seconds is replaced by the timestamp of
+    the nearest frame if the difference is at most `tolerance_seconds`. `frames` is the column with the number of frames
+    that the range must have.
     """
 
     start: ColumnName | None = parameter(
@@ -94,7 +94,7 @@ class Ranges(Record):
             timeline: The times of the video.
             row: The values of the row, by column.
             whole_if_empty: Whether an empty start means the start of the video, and an empty end the end of the video.
-                If not, empty cells are errors.
+                If False, empty cells are errors.
 
         Raises:
             PolicyError: The row lacks a column, or a cell does not contain a valid start, end or list.
@@ -111,7 +111,7 @@ class Ranges(Record):
             return [None]
         if end is None:
             length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
-            # If the range begins after the end of the video, this end makes `span_between` report the start.
+            # A start after the end of the video must not be reported as a range that ends before it starts.
             end = max(Fraction(length), Fraction(0) if start is None else start + 1)
         elif self.include_end:
             end += 1
@@ -144,7 +144,7 @@ class Ranges(Record):
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> object:
-    """Return a row's value in a column. The value may be empty. Raises PolicyError if the column does not exist."""
+    """Return a row's value in a column, even if it is empty. Raises PolicyError if the column does not exist."""
     if name not in row:
         raise no_column("listing", name, map(str, row), none="the listing has no columns for this medium")
     return row[name]
@@ -159,13 +159,13 @@ def _filled_cell(row: Mapping[str, Any], name: str) -> object:
     """Return a row's value in a column. Raises PolicyError if the column does not exist or the cell is empty."""
     value = cell_of(row, name)
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    if value is None or value != value:  # an empty text is not refused here, but later, as not a number
+    if value is None or value != value:  # an empty text is refused later, because it is not a number
         raise PolicyError("the cell is empty", where=f"column {name!r}", found=shown(value))
     return value
 
 
 def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
-    """Return the ascending list of cuts in a cell. Raises PolicyError if the cell does not contain such a list."""
+    """Return the cuts (ascending bounds of ranges) in a cell. Raises PolicyError if the cell is not such a list."""
     value = _filled_cell(row, name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
         raise PolicyError("cuts must be a list of two or more numbers", where=f"column {name!r}", found=shown(value))

@@ -37,8 +37,8 @@ POLICIES: dict[str, type[Policy]] = {
 def policy_schema() -> Json:
     """Return the JSON Schema of policy files.
 
-    Every document that `make_policy` accepts is valid according to the schema. `make_policy` refuses some documents
-    that are valid according to the schema.
+    Every document that `make_policy` accepts is valid according to the schema. The reverse is not true: `make_policy`
+    refuses some documents that are valid according to the schema.
     """
     found = definitions([Policy, *POLICIES.values()])
     shared = {name: {"$ref": f"#/$defs/Policy/properties/{name}"} for name in found["Policy"]["properties"]}
@@ -69,13 +69,14 @@ class PolicyFile:
 
     Attributes:
         policy: The policy.
-        filter: The condition on the rows of the index and the listing that are sampled. None if all rows are sampled.
+        filter: The condition that rows of the index and the listing must meet to be sampled. None if all are sampled.
         resolved: The document as YAML values, including all defaults. `make_policy` reads an equal policy from these
-            values. The key `range` is present only if the file has it, because a null range means whole videos.
+            values. The key `range` is present only if the file has it, because `range: null` has a meaning of its own:
+            whole videos are sampled on purpose.
     """
 
     policy: Policy
-    filter: pc.Expression | None = field(compare=False)  # not comparable by `==`; `resolved` contains its text
+    filter: pc.Expression | None = field(compare=False)  # expressions have no `==`; `resolved` contains the text
     resolved: dict[str, Any]
 
 
@@ -85,7 +86,7 @@ SHIPPED = Path(str(resources.files("framedex"))) / "configs"
 
 
 def find_policy(said: PolicyLike) -> PolicyFile:
-    """Return the policy that an argument specifies.
+    """Return the policy that an argument of a function or command specifies.
 
     Args:
         said: The path of a YAML file, the name of a policy that framedex includes ("fps"), a mapping, or YAML text
@@ -117,7 +118,7 @@ def find_policy(said: PolicyLike) -> PolicyFile:
 
 
 def with_seed(said: PolicyLike, seed: int | None) -> PolicyFile:
-    """Return the policy of `find_policy`, with its seed replaced if `seed` is given. Raises PolicyError."""
+    """Return the policy that `find_policy` finds. If `seed` is given, it replaces the policy's seed."""
     found = find_policy(said)
     return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")
 

@@ -1,13 +1,13 @@
-"""The input and output of policies, and arithmetic that several policies use: random draws, choice of frames, padding.
+"""Define the input and output of policies, and shared functions for random draws, choice of frames and padding.
 
-A policy gets the timestamps of a video. It returns clips, and the clips that it wanted and could not make. Arithmetic
+A policy gets the timestamps of a video. It returns clips, and the clips that it wanted but could not make. Arithmetic
 is exact, with integers and fractions. A random number depends only on a seed, a video's name, a purpose, an epoch and
 the number's position in the random stream. It does not depend on earlier draws.
 
 Padding has the modes of DALI. A clip ABC that needs six frames becomes ABC (`none`), ABC··· (`constant`), ABCCCC
 (`edge`), ABCCBA (`reflect_1001`, called `symmetric` by numpy.pad) or ABCBAB (`reflect_101`, called `reflect` by
-numpy.pad). Padding repeats frames of the clip. The additional mode `ends` instead repeats the first or last frame of
-the video (or of the range), for wanted places before or after the video.
+numpy.pad). These modes repeat frames of the clip. The additional mode `ends` instead repeats the first or last frame of
+the video (or of the range) where the clip extends beyond the video (or the range).
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
 Choose = Literal["nearest", "previous", "next"]
 CHOICES: tuple[Choose, ...] = ("nearest", "previous", "next")
 
-SAFE = 1 << 60  # twice the sum of two numbers below this one fits in int64
+SAFE = 1 << 60  # for numbers below this limit, twice the sum of any two of them fits in int64
 
 
 def progression(first: int, step: int, count: int) -> NDArray[Any]:
@@ -84,9 +84,9 @@ def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int
         numerators: The numerators of the times, in the unit of `pts`.
         denominator: The denominator of the times.
         choose: The rule. `previous` chooses the last frame with pts <= time, or the first frame if no frame is that
-            early. This is the frame on screen at that time. `next` chooses the first frame with pts >= time, or the
-            last frame if no frame is that late. `nearest` chooses the frame with the least distance, and the earlier
-            one of two frames with equal distances.
+            early. A player shows this frame at the given time. `next` chooses the first frame with pts >= time, or the
+            last frame if no frame is that late. `nearest` chooses the frame with the least distance. If two frames
+            have the same distance, the earlier frame is chosen.
     """
     low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # bounds to which times are clipped, so that they fit in int64
     if choose == "next":
@@ -107,7 +107,7 @@ def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 def differences(
     pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 ) -> NDArray[Any]:
-    """Return the timestamps of frames minus the wanted times, as numerators over the same denominator.
+    """Return the timestamps of frames minus the wanted times, as numerators over `denominator`.
 
     Args:
         pts: int64 [frames], the timestamps of all frames.
@@ -125,7 +125,7 @@ PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_10
 
 
 def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:
-    """Return int64, shaped like `index`: for indices beyond a sequence's bounds, the index of the element to repeat.
+    """Replace indices beyond a sequence's bounds by the index of the element to repeat. Return int64, like `index`.
 
     Args:
         index: The indices, which may be below 0 or at least `length`.
@@ -147,12 +147,12 @@ def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode
 def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) -> NDArray[np.int64]:
     """Return int64 [clips, wanted]: the frames, with padding in place of the frames that are not real.
 
-    A gap is filled from the real frames before the gap, as if the clip ended where the gap begins. A gap at the
-    beginning of a clip is filled from the real frames after the gap.
+    A gap (consecutive frames that are not real) is filled from the real frames before the gap, as if the clip ended
+    where the gap begins. A gap at the beginning of a clip is filled from the real frames after the gap.
 
     Args:
         frames: int64 [clips, wanted], the numbers of the frames.
-        real: bool [clips, wanted], whether each frame is real. Each clip must have at least one real frame.
+        real: bool [clips, wanted], False for frames to replace. Each clip must have at least one real frame.
         mode: The padding mode, except `none` and `ends`.
     """
     if mode == "constant":
@@ -178,7 +178,7 @@ class Timeline:
 
     Attributes:
         pts: int64 [frames], the timestamps of all frames, ascending, in presentation order.
-        duration_pts: The time from the first frame's pts to the end of the last frame.
+        duration_pts: The time from the begin of the first frame to the end of the last frame.
         time_base: The unit of `pts` and `duration_pts`, in seconds.
         starts: int64 [starts], ascending: the presentation numbers of random access points.
         name: The medium's stable id. Random draws depend on this id and on `epoch`.
@@ -209,7 +209,7 @@ class Sampled:
             means padding by a constant.
         mask: bool [wanted], False for padding.
         number: The number of the clip among all clips of the row, including missed clips.
-        stretch: The frames [first, stop) of the video that were sampled, which are the whole video or a range.
+        stretch: The frames [first, stop) of the video that the policy sampled: the whole video, or a range.
         anchor: The presentation number of the clip's anchor frame. None if the policy has no anchors.
     """
 
@@ -222,14 +222,14 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """A clip that a policy wanted and could not make, or all clips of a row.
+    """A clip that a policy wanted but could not make, or all clips of a row of the listing.
 
     Attributes:
         kind: The reason: `short` (the video or range is too short), `tolerance` (a frame is too far from the wanted
             time), `row` (the row of the listing is not valid) or `view` (a view of a scene is missing).
         message: The reason in words.
-        counts: Whether this is counted as a failure.
-        number: The number of the clip among all clips of the row. None if the whole row or range is meant.
+        counts: Whether the missing clip counts as a failure of the run. False if the policy's rules leave it out.
+        number: The number of the clip among all clips of the row. None if all clips of a row or range are missing.
     """
 
     kind: MissedKind
@@ -244,8 +244,8 @@ class Sampling:
 
     Attributes:
         clips: The clips in ascending order of their numbers.
-        missed: The clips that the policy wanted and could not make.
-        following: The next free clip number. Clips that `max_clips` leaves out also have numbers.
+        missed: The clips that the policy wanted but could not make.
+        following: The next free clip number. Clips that `max_clips` leaves out have used up numbers, too.
     """
 
     clips: list[Sampled]
@@ -260,9 +260,10 @@ class Span:
     Attributes:
         first: The number of the first frame.
         stop: The number after the last frame.
-        start: The begin of the part's interval of time, in time base units, on the clock of pts.
-        end: The end (exclusive) of that interval.
-        time_step: The factor by which the unit of wanted times is finer than these times require, for random shifts.
+        start: The time at which the part begins, in time base units, on the clock of pts.
+        end: The time at which the part ends (exclusive), in the same unit.
+        time_step: The factor by which the unit of wanted times is finer than the given times require. Random shifts of
+            times need a finer unit.
     """
 
     first: int
@@ -284,7 +285,7 @@ def whole(timeline: Timeline) -> Span:
 
 
 def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
-    """Return the part of a span from its start to `seconds` after the start, or the whole span if it is shorter."""
+    """Return the first `seconds` of a span, or the whole span if the span is shorter."""
     end = span.start + seconds / timeline.time_base
     if end >= span.end:
         return span
@@ -292,8 +293,8 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     return replace(span, stop=span.first + int(before_end), end=end)
 
 
-MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more would fill the memory
-MAX_CLIPS = 1_000_000  # maximum number of clips of one video or range; more are assumed to be a typing error
+MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more frames would fill the memory
+MAX_CLIPS = 1_000_000  # maximum number of clips of one video or range; a greater number is assumed to be a typing error
 BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes about 10 MB
 
 
@@ -301,12 +302,12 @@ BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which ta
 class WantedFrames:
     """The wanted places of clips of equal length. The wanted places of clip c are starts[c] + offsets.
 
-    A place is a frame number if `denominator` is None. Otherwise it is the numerator of a time in time base units, on
-    the clock of pts.
+    If `denominator` is None, a place is a frame number. Otherwise, a place is the numerator of a time, and place /
+    denominator is the time in time base units, on the clock of pts.
 
     Attributes:
         starts: [clips], the place at which each clip begins. int64, or Python integers if int64 is too small.
-        offsets: [wanted], the distances from the clip's start. Type and unit are those of `starts`.
+        offsets: [wanted], the distances of the places from the clip's start, in the type and unit of `starts`.
         denominator: The denominator of the times. None if places are frame numbers.
         low: The least place in the span.
         limit: The end (exclusive) of the places in the span.
@@ -319,12 +320,12 @@ class WantedFrames:
     limit: int
 
     def __post_init__(self) -> None:
-        # Sums and comparisons of places beyond SAFE could overflow int64, so these places become Python integers.
+        # If places exceed SAFE, sums of places could overflow int64, so all places become Python integers.
         if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
             object.__setattr__(self, "starts", self.starts.astype(object))
 
     def any_whole(self) -> bool:
-        """Return whether at least one clip has all its places in the span."""
+        """Return whether at least one clip lies completely in the span."""
         if not len(self.starts) or not len(self.offsets):
             return False
         first, last = self.low - int(self.offsets.min()), self.limit - int(self.offsets.max())
@@ -400,7 +401,7 @@ def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) ->
 
     Args:
         span: The span of the video that contains the available frames.
-        starts: The (first, step, count) of the frame numbers at which clips begin.
+        starts: The frame numbers at which clips begin, as a series (first, step, count).
         offsets: The distances of the wanted frames from the begin of a clip, in frames.
 
     Raises:
@@ -427,10 +428,12 @@ def _check_counts(clips: int, length: int) -> None:
 
 
 def count_consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
-    """Return the number of clips that begin at start, start + step, …, including one that `end` cuts short.
+    """Return the number of consecutive clips, which begin at start, start + step, …
+
+    The last clip may be one that `end` cuts short.
 
     Args:
-        start: The first place of the first clip.
+        start: The first place (time or frame number) of the first clip.
         step: The distance between the first places of successive clips.
         length: The distance from a clip's first place to its last place.
         end: The end (exclusive) of the available places.

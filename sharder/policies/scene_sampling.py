@@ -1,7 +1,8 @@
 """Sample clips of several views from a scene. The frames of all views are at the same times of the scene's clock.
 
-Times are matched in exact arithmetic. `facts_of` describes each view of a scene, for example its duration and its
-longest gap.
+A scene is recorded by several cameras. A view is one camera's video. The clock is one of the views, or a generated
+series of times. Times are matched in exact arithmetic. `facts_of` describes each view of a scene, for example its
+duration and its longest gap.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ def match_frames(
         clock: The part whose frames determine the times.
         clock_frames: int64 [times], the presentation numbers of frames of the clock.
         view: The part whose frames are returned. Its span must contain a frame.
-        policy: The policy, whose `choose` and `tolerance_seconds` are applied. The distance is measured in seconds of
-            the view. By default, it must be less than the average duration of the view's frames.
+        policy: The policy, whose `choose` and `tolerance_seconds` are applied. The distance of a frame from its wanted
+            time is measured in seconds of the view. Without `tolerance_seconds`, the distance must be less than the
+            average duration of the view's frames.
 
     Returns:
-        int64 [times], the presentation numbers of the frames. bool [times], whether the distance of each frame from the
-            wanted time is allowed. float64 [times], the frame's time minus the wanted time, in seconds.
+        Three arrays. int64 [times]: the presentation numbers of the frames. bool [times]: whether the distance of each
+            frame from the wanted time is allowed. float64 [times]: each frame's time minus the wanted time, in seconds.
     """
     own = view.timeline
     # A frame of the clock with timestamp `pts` has the time `first + step * pts` in the view's time base. `first` and
@@ -143,8 +145,8 @@ class SceneSampling:
 
     Attributes:
         clips: The clips in ascending order of their numbers.
-        missed: The missed clips, each with the name of the view because of which it was missed. The name is None if the
-            scene has no valid row for this view.
+        missed: (name of a view, clip) for each clip that cannot be made because of that view. The name is None if the
+            scene has no valid row for the view.
     """
 
     clips: list[SceneClip]
@@ -154,16 +156,17 @@ class SceneSampling:
 def sample_scene(
     policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str], *, name: str
 ) -> SceneSampling:
-    """Return the clips of a scene, and the missed clips.
+    """Return the clips of a scene, and the clips that the policy wanted but could not make.
 
     Args:
         policy: A policy with `views`.
-        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        scene: The views of the scene, by name. In place of an invalid view, a text with the reason.
         names: The names of the views that a clip must have.
         name: The scene's name. With a generated clock, random draws depend on this name.
 
     Raises:
-        PolicyError: A view is missing and `missing` is "error", or `Policy.sample_row` raises it.
+        PolicyError: A view is missing and `missing` is "error", or the view that is the clock cannot be sampled (see
+            `Policy.sample_row`).
     """
     views = views_of(policy)
     there = {view: one for view, one in scene.items() if isinstance(one, SceneView)}
@@ -176,7 +179,9 @@ def sample_scene(
     leading = next(iter(parts)) if views.clock is None else views.clock
     clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), there[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
-    unlimited = replace(policy, max_clips=None)  # `max_clips` applies only to the leading view
+    # `max_clips` applies only to the leading view, whose clips determine the clips of the scene. The other views are
+    # sampled without this limit, and clips with the same numbers are taken from them.
+    unlimited = replace(policy, max_clips=None)
     samplings = {
         view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
     }
@@ -210,7 +215,7 @@ def parts_of(
 
     Args:
         policy: A policy with `views`.
-        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        scene: The views of the scene, by name. In place of an invalid view, a text with the reason.
         names: The names of the views that a clip must have.
     """
     parts: dict[str, Part] = {}
@@ -229,7 +234,7 @@ def parts_of(
 
 
 def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
-    """Return the part of a view. Raises PolicyError if the row of the view is not valid."""
+    """Return the sampled part of a view's video. Raises PolicyError if the row of the view is not valid."""
     views = views_of(policy)
     if isinstance(view, str):
         raise PolicyError(view)
@@ -288,7 +293,7 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
 
 
 def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> sampling.Sampling:
-    """Return the wanted clips of a view, as frames of the clock."""
+    """Return the clips of one view, as frames of the clock. The view's key `seconds`, if set, replaces the policy's."""
     views = views_of(policy)
     own = views.of(view).seconds
     if own is not None:
@@ -301,7 +306,7 @@ def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]
 def _sample_view(
     policy: Policy, name: str, clock: Part, view: Part, clips: list[sampling.Sampled]
 ) -> dict[int, ViewSampled | str]:
-    """Return, by the clip's number, the frames of a view in each clip, or the reason why the view lacks the clip."""
+    """Return {number of a clip: the frames of a view in the clip, or the reason why the view has no such frames}."""
     found: dict[int, ViewSampled | str] = {}
     if not clips:
         return found
@@ -343,7 +348,7 @@ def _sample_view(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFacts:
-    """The properties of a view of a scene. If the view is missing, all of them except the name and reason are None.
+    """The properties of a view of a scene. For a missing view, all properties except `view` and `problem` are None.
 
     Attributes:
         view: The name of the view.
@@ -373,7 +378,7 @@ def facts_of(policy: Policy, scene: Mapping[str, SceneView | str], names: Sequen
 
     Args:
         policy: A policy with `views`.
-        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        scene: The views of the scene, by name. In place of an invalid view, a text with the reason.
         names: The names of the views that a clip must have.
     """
     parts, absent = parts_of(policy, scene, names)

@@ -1,7 +1,7 @@
 """Policies that take a fixed number of frames or clips from every video, regardless of the video's duration.
 
-The frames or clips are spread evenly over the video, or drawn at random. `FixedCountPolicy` has the keys that bound the
-number of frames if it follows from a rate.
+The frames or clips are spread evenly over the video, or drawn at random. `FixedCountPolicy` has the keys that bound a
+clip's number of frames if this number follows from the video's duration and a rate.
 """
 
 import math
@@ -25,9 +25,9 @@ def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = 
     Args:
         count: The number of returned numbers.
         total: The number of numbers to choose from.
-        spread: The positions. `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016). `starts`
-            takes the beginnings of these parts. `ends` takes equally spaced numbers from 0 to `total` - 1, or only 0 if
-            `count` is 1.
+        spread: The rule for the positions. `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016).
+            `starts` takes the beginnings of these parts. `ends` takes equally spaced numbers from 0 to `total` - 1, or
+            only 0 if `count` is 1.
         rounding: The rounding of fractions with `ends`: `half_up` as in DALI's uniform_sample, `half_even` as in
             torch.round, or `down` as in int().
     """
@@ -43,12 +43,12 @@ def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = 
 
 
 def spread_times(count: int, length: Fraction, spread: Spread) -> tuple[Fraction, Fraction]:
-    """Return (first, step) of `count` times that are spread evenly over the interval from 0 to `length`.
+    """Return (first, step) of a series of `count` times that are spread evenly over the interval from 0 to `length`.
 
     Args:
         count: The number of times.
         length: The length of the interval.
-        spread: The positions, as for `spread_numbers`. With `ends`, the last time is `length`.
+        spread: The rule for the positions, as in `spread_numbers`. With `ends`, the last time is `length`.
     """
     if spread == "ends":
         return Fraction(0), length / max(1, count - 1)
@@ -72,9 +72,9 @@ def spread_evenly(
         span: The span.
         count: The number of wanted places.
         by: Whether equal parts of the span have equal durations or equal numbers of frames.
-        spread: The positions, as for `spread_numbers`. By time, `ends` spreads from the first frame's timestamp to the
-            last frame's timestamp.
-        rounding: The rounding of `spread_numbers`. Used only by number.
+        spread: The rule for the positions, as in `spread_numbers`. If `by` is "time", `ends` spreads from the first
+            frame's timestamp to the last frame's timestamp.
+        rounding: The rounding of `spread_numbers`. Used only if `by` is "number".
     """
     if by == "number":
         frames = span.stop - span.first
@@ -97,7 +97,7 @@ def last_time(timeline: Timeline, span: Span) -> Fraction:
 def clips_by_number(
     span: Span, clips: int, offsets: Sequence[int], spread: Spread, *, rounding: Rounding = "half_up"
 ) -> WantedFrames:
-    """Return clips by frame number. Their beginnings are spread evenly over the frames at which a whole clip can begin.
+    """Return clips of given frame numbers, spread evenly over the frames at which a whole clip can begin.
 
     If the span is too short for a whole clip, one clip begins at the start of the span.
 
@@ -105,7 +105,7 @@ def clips_by_number(
         span: The span.
         clips: The number of clips.
         offsets: The frames of a clip, as distances from its first frame, ascending from 0.
-        spread: The positions, as for `spread_numbers`.
+        spread: The rule for the positions, as in `spread_numbers`.
         rounding: The rounding of `spread_numbers`.
     """
     room = span.stop - span.first - offsets[-1]
@@ -118,7 +118,7 @@ def clips_by_number(
 def clips_by_time(
     timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread
 ) -> WantedFrames:
-    """Return clips by time. Their beginnings are spread evenly over the times at which a whole clip can begin.
+    """Return clips of given times, spread evenly over the times at which a whole clip can begin.
 
     With `ends`, the last clip ends with the span's last frame. If the span is too short for a whole clip, one clip
     begins at the start of the span.
@@ -129,7 +129,7 @@ def clips_by_time(
         clips: The number of clips.
         frames: The number of frames per clip.
         step: The time between successive frames of a clip, in time base units.
-        spread: The positions, as for `spread_numbers`.
+        spread: The rule for the positions, as in `spread_numbers`.
     """
     length = step * (frames - 1)
     room = span.end - span.start - length
@@ -144,7 +144,7 @@ def clips_by_time(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCountPolicy(Policy):
-    """Base class of policies that can make one clip per video whose number of frames follows from a rate."""
+    """Base class of policies that can make one clip per video, with duration × rate frames."""
 
     least_frames: Count | None = parameter("without `frames`: minimum number of frames of a clip", None)
     max_frames: Count | None = parameter("without `frames`: maximum number of frames of a clip", None)
@@ -174,17 +174,17 @@ class FixedCountPolicy(Policy):
         return multiple * -(-(self.least_frames or 1) // multiple)
 
     def _most(self, frames: int) -> int:
-        """Return a number of frames, rounded down to a multiple of `multiple`."""
+        """Round a number of frames down to a multiple of `multiple`."""
         multiple = self.multiple or 1
         return frames // multiple * multiple
 
     def bounded(self, samples: int) -> int:
-        """Return a number of samples, limited to the bounds but not yet rounded to a multiple of `multiple`."""
+        """Limit a number of samples to the bounds. The result is not yet rounded to a multiple of `multiple`."""
         samples = max(samples, self._least)
         return samples if self.max_frames is None else min(samples, self._most(self.max_frames))
 
     def rounded(self, frames: int) -> int:
-        """Return a number of frames, rounded down to a multiple of `multiple`, at least `multiple` itself."""
+        """Round a number of frames down to a multiple of `multiple`, but at least to `multiple` itself."""
         return max(self._most(frames), self.multiple or 1)
 
 
@@ -193,9 +193,10 @@ class UniformPolicy(FixedCountPolicy):
     """Frames or clips that are spread evenly over the whole video.
 
     With `frames` alone, a video gives one clip of this number of frames. If the video has fewer frames, some frames are
-    repeated. With `clips`, a video gives this number of clips of `frames` frames, at `fps` or of every `stride`-th
-    frame, as in the evaluation of models. With `fps` and without `frames`, a video gives one clip. Its number of frames
-    is duration × fps, limited by `least_frames`, `max_frames` and the number of frames of the video.
+    repeated. With `clips`, a video gives this number of clips, as in the evaluation of models. Each of these clips has
+    `frames` frames, sampled at `fps` or by taking every `stride`-th frame. With `fps` and without `frames`, a video
+    gives one clip. Its number of frames is duration × fps, limited by `least_frames`, `max_frames` and the number of
+    frames of the video.
     """
 
     frames: Count | None = parameter("frames per clip; by default, duration of the video × fps", None)
@@ -255,10 +256,10 @@ class UniformPolicy(FixedCountPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPolicy(Policy):
-    """Clips at random places of the video. Each has `frames` frames, at `fps` or of every `stride`-th frame.
+    """Clips at random places of the video. Each clip has `frames` frames, at `fps` or with every `stride`-th frame.
 
     The begin of a clip is drawn from all places at which a whole clip can begin. Clip n of a video depends only on the
-    seed, the video's name, the epoch and n. If the video is too short for a whole clip, one clip begins at its start.
+    seed, the video's name, the epoch and n. A video that is too short for a whole clip gives one clip from its start.
     """
 
     clips: Count = parameter("clips per video")

@@ -1,4 +1,4 @@
-"""Read explicit clips from a file and resolve their frames, given the timestamps of the video.
+"""Read explicit clips (listed by the user, not selected by a policy) from a file, and determine their frames.
 
 Each row of the file is a clip: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`. The file is
 JSON Lines, or JSON, CSV or Parquet in the form that `framedex audit` writes.
@@ -33,7 +33,7 @@ from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over
 from framedex.storage.uris import medium_name, relative
 
 PARQUET_ROWS_AT_ONCE = 1024  # number of rows that are converted to Python objects at a time
-BYTES_AT_ONCE = 1 << 20  # number of bytes in which the first character of the file is searched for
+BYTES_AT_ONCE = 1 << 20  # number of bytes per read when the first character that is not white space is searched for
 LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, the lists are written as JSON
 NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all values consist of digits
 
@@ -81,7 +81,8 @@ def _parsed(text: str, where: str, *, levels: int) -> Any:
     Args:
         text: The text.
         where: The location of the text, for errors.
-        levels: The number of levels of nesting that are not part of the users' values.
+        levels: The number of levels of nesting that the format itself needs. The user's values may be nested as deeply
+            as allowed in addition.
 
     Raises:
         PolicyError: The text is not valid JSON, contains a lone surrogate, or is nested too deeply.
@@ -90,9 +91,9 @@ def _parsed(text: str, where: str, *, levels: int) -> Any:
         content = json.loads(text)
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise PolicyError("contains a lone surrogate", where=where, found=error) from error
+        raise PolicyError("the JSON contains a lone surrogate", where=where, found=error) from error
     except (ValueError, RecursionError) as error:
-        raise PolicyError("is not JSON", where=where, found=error) from error
+        raise PolicyError("the text is not valid JSON", where=where, found=error) from error
     check_depth(json_depth(text) - levels, where, PolicyError)
     return content
 
@@ -145,7 +146,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Convert a Decimal, the type of SQL for 0.5 and for sums, to an int or float. Return other values unchanged."""
+    """Convert a Decimal to an int or float, because SQL results have this type. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
@@ -170,10 +171,10 @@ class ExplicitClip:
         line: The number of the row, from 1.
         clip_id: The name of the clip.
         uri: The uri of the medium.
-        stream: The index of a video stream in its container. If None, the best video stream.
+        stream: The index of the video stream in its container. If None, the best video stream is taken.
         frames: The presentation numbers of the frames, with None for padding. If None, the clip has `seconds`.
         seconds: The times of the frames, with None for padding. If None, the clip has `frames`.
-        outside: The treatment of frames or times outside of the video. If None, the default of all clips.
+        outside: The treatment of frames or times outside of the video. If None, the treatment for all clips applies.
         columns: The user's columns of the clip.
     """
 
@@ -194,12 +195,12 @@ class ExplicitClips:
 
     Attributes:
         path: The file.
-        user_schema: The names and types of the user's columns. The type of a column allows all values in the file.
+        user_schema: The names and types of the user's columns. The type of a column fits all its values in the file.
         digest: A digest of the file's content.
 
     Raises:
-        PolicyError: A clip is malformed, two clips have the same clip_id (the error states the first such line), or a
-            column has values of mixed types.
+        PolicyError: A clip is malformed, two clips have the same clip_id (the error states the line of the first
+            repetition), or a column has values of mixed types.
     """
 
     def __init__(self, path: Path) -> None:
@@ -236,7 +237,7 @@ class ExplicitClips:
 
 
 def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) -> pa.Schema:
-    """Return a schema, extended by the columns of some rows. Raises PolicyError if a column has mixed types."""
+    """Return `schema` with the columns of `rows` added. Raises PolicyError if a column has values of mixed types."""
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
             here = pa.schema([(name, pa.array([row.get(name) for row in rows]).type)])
@@ -286,7 +287,7 @@ def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
 
 
 def _frame_numbers(values: object, where: str) -> list[int | None]:
-    """Check the frame numbers of a clip and return them, with None for padding. In the file, null or -1 is padding."""
+    """Check the frame numbers of a clip. Return them with None for padding, which is null or -1 in the file."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, NoneType) for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
     numbers = [value for value in values if value is not None]
@@ -298,7 +299,7 @@ def _frame_numbers(values: object, where: str) -> list[int | None]:
 
 
 def _times(values: object, where: str) -> list[Fraction | None]:
-    """Check the times of a clip and return them, with None for padding. In the file, null is padding."""
+    """Check the times of a clip. Return them with None for padding, which is null in the file."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, float, NoneType) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
@@ -310,10 +311,10 @@ def _times(values: object, where: str) -> list[Fraction | None]:
 
 
 class UriResolver:
-    """Finds the medium that the uri of an explicit clip means.
+    """Finds the medium to which the uri of an explicit clip refers.
 
-    The uri may be the medium's uri in the index, the medium's uri as the listing has it, or an absolute path. If a tar,
-    a Parquet file or a folder contains several media, the uri of one of them is `uri/member`.
+    The uri may be the medium's uri in the index, its uri in the listing, or an absolute path. If a tar, a Parquet file
+    or a folder contains several media, each of them has the uri `uri/member`.
     """
 
     def __init__(self, index: Index) -> None:
@@ -327,8 +328,8 @@ class UriResolver:
         of_file: dict[str, list[str]] = {}
         for uri, _, _, identity in rows:
             of_file.setdefault(uri, []).append(identity)
-        # The uri of a file with several video streams means its best stream. The uri of a tar with several sequences
-        # means none of them.
+        # The uri of a file with several video streams means the best of these streams. The uri of a tar with several
+        # image sequences is ambiguous, so it means no medium.
         main = {media_id(uri): of_file[uri][0] for uri in of_file if len(of_file[uri]) == 1}
         main |= {identity: identity for _, _, _, identity in rows}
         members = {medium_name(uri, member): media_id(uri, member=member) for uri, member, _, _ in rows if member}
@@ -352,19 +353,20 @@ Bools = NDArray[np.bool_]
 def frames_of(
     clip: ExplicitClip, timeline: Timeline, choose: Choose, outside: Outside
 ) -> tuple[NDArray[np.int64], Bools]:
-    """Resolve the frames of an explicit clip.
+    """Return the frame numbers of an explicit clip, given the times of the video.
 
-    Times are on the clock of the container, as in `seconds` of a loaded clip. A video may start later than 0 on this
-    clock. Times from 0 to the first frame then count as inside of the video, and mean the first frame.
+    Times are on the clock of the container, as in `seconds` of a loaded clip. If a video starts later than 0 on this
+    clock, times from 0 to the first frame count as inside of the video, and the first frame is taken for them.
 
     Args:
         clip: The clip.
         timeline: The times of the video.
         choose: The rule that chooses a frame for a time.
-        outside: The treatment of frames or times outside of the video, unless the clip specifies another.
+        outside: The treatment of frames or times outside of the video. `clip.outside` takes precedence.
 
     Returns:
-        int64 [F], the presentation numbers of the frames, -1 for padding by a constant. bool [F], False for padding.
+        Two arrays. int64 [F]: the presentation numbers of the frames, -1 for padding by a constant. bool [F]: False for
+            padding.
 
     Raises:
         PolicyError: A frame or time is outside of the video and `outside` is "error", no frame of the clip is in the
@@ -400,7 +402,7 @@ def frames_of(
 
 
 def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) -> tuple[NDArray[np.int64], Bools]:
-    """Return int64, the frame chosen for each time, -1 for padding. And bool, whether each time is in the video."""
+    """Return (int64: the frame chosen for each time, -1 for padding; bool: whether each time is in the video)."""
     first, end = _seconds(timeline)
     inside = np.array([place is not None and first <= place < end for place in places], np.bool_)
     numerators, denominator = over_common_denominator([(place or 0) / timeline.time_base for place in places])
@@ -409,6 +411,6 @@ def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) ->
 
 
 def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
-    """Return the half-open interval of a video's times, in seconds. It begins at 0 if the first frame is later."""
+    """Return the half-open interval of the times in a video, in seconds. It begins at 0 if the first frame is later."""
     first = int(timeline.pts[0]) * timeline.time_base
     return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base

@@ -2,7 +2,8 @@
 
 With `split: {keep: DATASET}`, groups of rows keep the splits that they have in an existing dataset. `check_ranges`
 raises an error if the listing has ranges and the policy ignores them, because the policy would then make the same clips
-for all rows of a video. If there would be no clips at all, the error states the filter or the most frequent reasons.
+for all rows of a video. `left_out` and `no_clips` make the errors for a filter that leaves out all media, and for a
+dataset without clips.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def kept_splits(split: Split) -> dict[str, str]:
 
     Raises:
         FormatError: The dataset does not exist or lacks a column.
-        PolicyError: In the dataset, a group has several splits, or a split that the policy's shares do not contain.
+        PolicyError: In the dataset, a group has several splits, or its split is not a key of the policy's `shares`.
     """
     if split.keep is None:
         return {}
@@ -87,13 +88,13 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
 Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are converted to Python objects at a time
-KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # framedex's columns of the listing that are kept with the user's columns
+KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the table `listing` that are kept beside the user's columns
 NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """One row of the listing for a usable medium. A medium without a row has one mention without columns.
+    """One row of the listing for a usable medium. For a medium without a row, there is one mention without columns.
 
     Attributes:
         number: The number of the mention among all mentions that the filter accepts.
@@ -119,7 +120,7 @@ class MentionTable:
         number: int64 [mentions], the number of each mention among all mentions of its medium. -1 if the medium has only
             one mention.
         media_row: int64 [mentions], ascending: the number of each mention's medium among all usable media.
-        facts: The wanted columns of `videos`, with one row per mention.
+        facts: Some columns of `videos`, with one row per mention.
         columns: A table with one row per mention. Its columns are `media_id` (null if the listing has no row for the
             medium), `file_row`, and the user's columns.
     """
@@ -154,7 +155,8 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
     """Return the schema of the columns that clips get from the listing and from the policy's split.
 
     Raises:
-        PolicyError: A column of the listing has a reserved name, or the name of the column of the policy's split.
+        PolicyError: A column of the listing has a reserved name, or it is called "split" although the policy adds a
+            column of this name.
     """
     columns = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
     if clash := RESERVED_COLUMNS & set(columns.names):  # earlier versions could index listings with some of these names
@@ -235,9 +237,9 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
     """Yield all mentions of usable media in batches of media, in the order of the index.
 
     Yields:
-        For each batch, four values. The rows of `videos`. The listing's columns, with one row per mention.
-            int64 [mentions], ascending: the row of each mention's video in the first table. The columns that a filter
-            can use, with one row per mention.
+        Four values for each batch. 1. The rows of `videos`. 2. The listing's columns, with one row per mention.
+            3. int64 [mentions], ascending: the row of each mention's video in the first table. 4. The columns that a
+            filter can use, with one row per mention.
     """
     unused = [name for name in LISTING.names if name not in KEPT_NAMES]
     listing = index.listing.drop_columns(unused)  # KEPT_NAMES remain, as a table without columns would have no rows
@@ -246,7 +248,7 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
         rows_of.setdefault(identity, []).append(row)
     for some in index.some_videos(MEDIA_AT_ONCE):
         videos = some.filter(pc.equal(some["status"], OK))
-        # A row for one medium of a file has precedence over a row for the whole file.
+        # A row of the listing for one medium in a file has precedence over a row for the whole file.
         listed = [
             rows_of.get(identity, rows_of.get(media_id(uri), [None]))
             for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
@@ -316,7 +318,7 @@ MAX_REASONS = 3  # maximum number of kinds of failures that a message lists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media of which the filter accepts no mention.
+    """The usable media that the filter leaves out, because it accepts none of their mentions.
 
     Attributes:
         count: The number of these media.
@@ -328,7 +330,7 @@ class LeftOut:
 
 
 def left_out(index: Index, file: PolicyFile, table: MentionTable) -> LeftOut:
-    """Return the media that a policy's filter leaves out.
+    """Return the usable media that a policy's filter leaves out.
 
     Args:
         index: The index.
@@ -383,7 +385,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
             for kind, count in kinds.most_common(MAX_REASONS)
         ]
         usable = counted(len(index) - index.unusable, "usable medium", "usable media")
-        found = "\n".join(reasons) or f"{usable}, of which the policy wants no clips"
+        found = "\n".join(reasons) or f"{usable}, from which the policy selects no clips"
         remedy = "change the policy or the list of clips"
     if INTERNAL_ERROR in first:
         remedy = PLEASE_REPORT
@@ -394,7 +396,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
 
 
 def _unusable(index: Index) -> str:
-    """Describe the media of an index that has no usable media: the number of media, and why they are not usable."""
+    """Describe an index without usable media: the number of its media, and the reasons why they are not usable."""
     rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
     kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
     reasons = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))

@@ -1,4 +1,4 @@
-"""The output folder of a dataset: checks of the folder, checkpoints of an unfinished dataset, and the final renaming.
+"""Manage the output folder of a dataset: check the folder, record checkpoints, and rename the complete dataset.
 
 The folder of an unfinished dataset has a file `progress.jsonl` with one line per checkpoint, and a file `job.json` that
 describes the job.
@@ -51,7 +51,7 @@ def check_output(out: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise OutputError(
-            "the output folder holds a dataset already",
+            "the output folder already has a dataset",
             where=str(out),
             remedy="pass --overwrite, or choose another folder",
         )
@@ -60,7 +60,7 @@ def check_output(out: Path, *, overwrite: bool) -> None:
 def unfinished_of(out: Path) -> Path:
     """Return the folder in which a dataset is written until it is complete.
 
-    It has the same parent folder as `out`. If `out` is a symbolic link, the link's target counts.
+    This folder has the same parent folder as `out` (or as the target of `out`, if `out` is a symbolic link).
     """
     real = Path(os.path.realpath(out))
     return real.with_name(f"{real.name}.unfinished")
@@ -70,7 +70,7 @@ def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
     """Rename the folder of a complete dataset to `out`. With `overwrite`, an existing dataset is replaced.
 
     Raises:
-        OutputError: `out` is neither a new folder, nor an empty folder, nor a dataset that may be replaced.
+        OutputError: `out` exists, and is neither an empty folder nor a dataset that may be replaced.
         OSError: A folder cannot be renamed or removed.
     """
     check_output(out, overwrite=overwrite)  # checked again, because the folder may have changed since the run began
@@ -85,7 +85,7 @@ def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """What was added to a dataset between the previous checkpoint and this one.
+    """The additions to a dataset between the previous checkpoint and this one.
 
     Attributes:
         items: The number of items of the plan (clips and failures) that were processed.
@@ -113,7 +113,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
 
     Args:
         folder: The folder of the unfinished dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. A run can only continue a dataset with equal values.
         overwrite: Whether to start again if the dataset belongs to another job.
 
     Returns:
@@ -151,7 +151,7 @@ def note(folder: Path, checkpoint: Checkpoint) -> None:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError:
-            file.truncate(begin)  # otherwise `_read` would ignore this line and all later ones
+            file.truncate(begin)  # removes the incomplete line, because `_read` would ignore it and all later lines
             raise
 
 

@@ -1,4 +1,4 @@
-"""Planned clips in the form of manifest rows, which one process passes to another directly or in a file.
+"""Convert planned clips to manifest rows, which one process passes to another directly or in a file.
 
 Each slice of a run (`--task`) writes such files, and the last step (`--finish`) reads them.
 """
@@ -40,7 +40,7 @@ class PlannedRows:
         media: The rows of `media`, in the order in which the clips first use them.
         failures: The failures, in the order of the plan.
         is_clip: bool [items], in the order of the plan: True for a clip, False for a failure.
-        done: Progress of the plan after these items, in steps of the progress bar.
+        done: The value of the progress bar after these items. The bar counts media or scenes, or explicit clips.
         error: The error that ends the run after these items. None if the run continues.
     """
 
@@ -54,7 +54,7 @@ class PlannedRows:
     error: Exception | None = None
 
     def behind(self, count: int) -> PlannedRows:
-        """Return a record without the first `count` items."""
+        """Return a copy of the record without the first `count` items."""
         clips = int(np.count_nonzero(self.is_clip[:count]))
         return replace(
             self,
@@ -112,8 +112,8 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
     )
 
 
-# Schema of a file of planned rows, which has one row per `PlannedRows` record. Tables are stored as bytes in the IPC
-# streaming format of Arrow, which keeps their schemas.
+# Schema of a file of planned rows. The file has one row per `PlannedRows` record. Tables within a row are stored as
+# bytes in Arrow's IPC streaming format, which keeps their schemas.
 PLANNED = pa.schema(
     [
         ("clips", pa.large_binary()),

@@ -1,4 +1,4 @@
-"""The report of a run of `framedex shard`: counts and failures."""
+"""Make the report of a run of `framedex shard`: counts and failures."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -30,11 +30,11 @@ class ShardReport:
         frames: The total number of frames of the clips, repeats and padding included.
         shards: The number of tars.
         resumed: The number of items (clips and failures) that earlier runs processed.
-        failures: One row per missing clip, with its kind and message, as in failures.parquet. Clips that the policy
-            left out by its own rules are included (see `left_out`).
+        failures: One row per missing clip, with its kind and message, as in failures.parquet. This includes clips that
+            are left out without counting as failures (see `left_out`).
         filtered: The media that the policy's filter leaves out.
         finished: Whether an earlier run had already finished the dataset, so that this run wrote nothing.
-        labels: The number of clips for each split and label. Without splits, the only key of the outer dict is "clips".
+        labels: {split: {label: number of clips}}. Without splits, the only key of the outer dict is "clips".
     """
 
     out: Place
@@ -50,7 +50,7 @@ class ShardReport:
 
     @property
     def failed(self) -> int:
-        """The number of failures that count: no internal errors, and no clips that the policy left out by its rules."""
+        """The number of failures, without internal errors and without clips that are left out (see `left_out`)."""
         return sum(bool(failure["counts"]) for failure in self.failures) - self.internal
 
     @property
@@ -60,7 +60,7 @@ class ShardReport:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """The number of clips that the policy left out by its own rules, for each kind."""
+        """The number of missing clips that do not count as failures, by reason, such as {"short": 3, "damaged": 1}."""
         return dict(sorted(Counter(failure["kind"] for failure in self.failures if not failure["counts"]).items()))
 
 
@@ -69,7 +69,7 @@ def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport
 
     Args:
         report: The report.
-        labels: The labels that the dataset records. If None, the labels are the values of the column "label".
+        labels: The labels that the dataset records. If None, the values of the column "label", if any, are counted.
     """
     path = report.out / COLUMNS_NAME
     if not path.exists():
@@ -85,7 +85,7 @@ def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
 
     Args:
         out: The folder or uri of the dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. A run with equal values writes the same dataset.
         index: The index of the clips.
 
     Raises:

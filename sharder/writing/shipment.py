@@ -1,8 +1,8 @@
-"""Writing of a dataset into object storage. Files are written into a local folder first, and then uploaded.
+"""Write a dataset into object storage. Files are written into a local folder first, and then uploaded.
 
 Each tar is uploaded when it is complete, and the header is uploaded last. Readers consider the dataset to exist once
-its header exists. While a run writes to a uri, the object `unfinished.json` there (the claim) identifies the run, so
-that no other run writes to the same uri.
+its header exists. While a run writes to a uri, the object `unfinished.json` at this uri (the claim) identifies the run,
+so that no other run writes to the same uri.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Shipment:
 
     Attributes:
         to: The uri of the dataset.
-        folder: The local folder for this dataset.
+        folder: The local folder for this dataset and for the records of its upload.
         claim: The metadata of the object `unfinished.json` (the claim) that this run wrote to the uri.
     """
 
@@ -64,7 +64,8 @@ class Shipment:
 
         Args:
             paths: The local files.
-            inside: The local folder that corresponds to the uri of the dataset.
+            inside: The local folder that corresponds to the uri of the dataset. A path relative to this folder becomes
+                the name of the object below the uri.
         """
         # The claim is checked before and after the upload. If another run has taken over the uri, the uploaded objects
         # must not be recorded as objects of this run.
@@ -79,7 +80,7 @@ class Shipment:
             path.unlink()
 
     def _shipped(self) -> dict[str, str]:
-        """Return the tags of all objects that this run uploaded, by name."""
+        """Return {name: tag} of all objects that this run uploaded."""
         return _read_json(self.folder / SHIPPED_NAME) or {}
 
     def deliver(self) -> None:
@@ -133,17 +134,17 @@ def _read_json(path: Path) -> Row | None:
 
 @contextlib.contextmanager
 def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> Iterator[Shipment]:
-    """Begin or continue the upload of a dataset. A context manager that locks the local folder.
+    """Begin or continue the upload of a dataset. This is a context manager, which locks the local folder.
 
     Args:
         to: The uri of the dataset.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. A run with equal values can continue an interrupted upload.
         overwrite: Whether a dataset at the uri, or another run's claim, may be replaced.
         scratch: The local folder in which datasets are written first. If None, a folder in the system's temporary
             folder is used.
 
     Raises:
-        OutputError: The uri has other objects, a dataset or another run's claim. Or the scratch folder belongs to
+        OutputError: The uri has other objects, a dataset or another run's claim, or the scratch folder belongs to
             another user.
     """
     name = hashlib.blake2b(to.uri.encode(), digest_size=8).hexdigest()
@@ -153,7 +154,7 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if base.stat().st_uid != os.getuid():
         raise OutputError(
-            "the scratch folder belongs to another user", where=str(base), remedy="choose one with --scratch"
+            "the scratch folder belongs to another user", where=str(base), remedy="choose a folder with --scratch"
         )
     with held(folder):
         claim = _claim(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
@@ -199,7 +200,7 @@ def _claim(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
 
 
 def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
-    """Raise OutputError unless the uri has no objects, or only objects of a dataset that may be removed."""
+    """Raise OutputError if the uri has objects, except for objects of a dataset that may be replaced."""
     if not names:
         return
     strange = [name for name in names if not OWN_NAME.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""Copying of clips into tars. A clip's byte ranges are converted to offsets in its tar."""
+"""Copy clips into tars, and convert the clips' byte ranges to offsets in their tars."""
 
 import collections
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Copying:
         tar: The tar to which the members belong.
         wanted: The clip with byte ranges in the concatenated content of its members.
         members: The members of the clip's sample.
-        packed: The clip with byte ranges in the tar.
+        packed: The clip, with byte ranges as offsets into the tar.
     """
 
     tar: Tar
@@ -58,11 +58,11 @@ class TarFilling:
 
     Attributes:
         tar: The tar that is being filled. None if no tar is begun.
-        copying: The clips that were added and are not settled yet.
+        copying: The clips that were added but are not completely written yet.
     """
 
     def __init__(self, folder: Path, layout: TarLayout, *, number: int) -> None:
-        self.number = number  # number of the current tar, or of the next one if no tar is begun
+        self.number = number  # number of the current tar, or of the next tar if no tar is begun
         self._folder, self._layout, self._sources = folder, layout, SourceFiles()
         self.tar: Tar | None = None
         self.copying: collections.deque[Copying] = collections.deque()
@@ -81,7 +81,7 @@ class TarFilling:
         self.copying.append(Copying(tar=self.tar, wanted=clip, members=members, packed=packed))
 
     def settle(self) -> Clip:
-        """Wait until the earliest clip that is being copied is written, and return it with byte ranges in the tar.
+        """Wait until the earliest clip that is being copied is written. Return the clip with byte ranges in the tar.
 
         Raises:
             StaleError: A source of the clip is missing or changed. `drop` then returns this clip and all later ones.
@@ -91,13 +91,13 @@ class TarFilling:
         return self.copying.popleft().packed
 
     def drop(self) -> list[Copying]:
-        """Forget all clips that were added and are not settled yet, and return them."""
+        """Forget all clips for which `settle` was not called yet, and return them."""
         dropped = list(self.copying)
         self.copying.clear()
         return dropped
 
     def take(self) -> Tar | None:
-        """Return the current tar, which the caller must close. All of its samples must be settled.
+        """Return the current tar, which the caller must close. `settle` must have been called for all of its clips.
 
         If no tar is begun, or the tar has no samples, return None.
         """
@@ -115,10 +115,10 @@ class TarFilling:
 
 
 def _move_into_tar(clip: Clip, members: Sequence[Member], offsets: Sequence[int]) -> Clip:
-    """Return a clip with byte ranges in a tar instead of the concatenated content of its members.
+    """Return a clip whose byte ranges are offsets into a tar.
 
     Args:
-        clip: The clip with byte ranges in the concatenated content of its members.
+        clip: The clip, with byte ranges as offsets into the concatenated content of its members.
         members: The members of the clip's sample.
         offsets: The offset of each member's content in the tar.
     """

@@ -1,8 +1,9 @@
-"""Writing of the Parquet parts of a dataset, and of the files that follow after all clips: tables, policy and header.
+"""Write the Parquet parts of a dataset, and the files that are written after all clips: tables, policy and header.
 
-The tables `fields` and `columns` repeat values from the parts: fields that every clip has, and the user's columns. The
-parts have small row groups, so that reading one clip reads few bytes. The two tables have large row groups, so that one
-column of a million clips can be read at once.
+A part is one Parquet file of `clips`, `recipes` or `media`. The tables `fields` and `columns` repeat values from the
+parts: fields that every clip has, and the user's columns. Parts have small row groups, so that reading one clip reads
+few bytes. The tables `fields` and `columns` have large row groups, so that one column of a million clips can be read at
+once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from framedex.sharder.writing.output import JOB_NAME, PROGRESS_NAME, Checkpoint
 
 Row = dict[str, Any]
 
-# Minimum number of clips in a row group of `fields` and `columns`. It is large, because whole columns are read.
+# Minimum number of clips in a row group of `fields` and `columns`. It is large, because readers read whole columns.
 ROWS_AT_ONCE = 1 << 18
 
 
@@ -61,7 +62,8 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         media_parts: The number of parts of `media`.
 
     Returns:
-        The names of the user's columns that `columns` has. Columns of lists, structs and bytes are only in the parts.
+        The names of the user's columns in the table `columns`. Columns of lists, structs and bytes are only in the
+            parts.
     """
     own = [field for field in schema if field.name not in CLIPS.names and _is_plain(field.type)]
     media = _media_fields(folder, media_parts)
@@ -78,7 +80,7 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
         for writer, table in zip(
             writers, (pa.table(given), clips), strict=False
-        ):  # if `own` is empty, there is only one writer
+        ):  # if the user has no such columns, there is only one writer
             writer.add(table)
     for writer in writers:
         writer.close()
@@ -107,7 +109,7 @@ class _Grouped:
         self._waiting: list[pa.Table] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Add the rows of a table. Columns that the schema does not have are ignored."""
+        """Add the rows of a table. Columns that are not in the schema are ignored."""
         self._waiting.append(rows.select(self._schema.names).cast(self._schema))
         if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
             self._write()
@@ -149,7 +151,7 @@ class Rows:
         return pa.concat_tables([self._schema.empty_table(), *self._tables]).combine_chunks()
 
     def _convert(self) -> None:
-        """Convert the rows that were added one by one to a table, so that later rows are added after them."""
+        """Convert the rows that were added one by one to a table, so that a following table is added after them."""
         if self._single:
             self._tables.append(table_of(self._single, self._schema))
             self._single = []
@@ -217,7 +219,7 @@ def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...
 def write_whole(
     folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row, job: Row
 ) -> None:
-    """Complete a dataset whose parts are written: write all other files, and remove the files of the unfinished state.
+    """Complete a dataset whose parts are written: write all other files, and remove the checkpoints and the job.
 
     Args:
         folder: The folder of the unfinished dataset.
@@ -226,7 +228,7 @@ def write_whole(
         index: The index from which the clips were planned.
         resolved: The policy, with all defaults filled in.
         facts: The options of packing, and other keys of the header.
-        job: The values that two runs share if they write the same dataset.
+        job: The values that identify the job. A run with equal values writes the same dataset.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
@@ -261,7 +263,7 @@ def write_whole(
 
 
 def job_digest(job: Row, index: Index) -> str:
-    """Return a digest of a job, 32 hex digits. It differs between jobs that write different datasets.
+    """Return a digest of a job, as 32 hex digits. Jobs that write different datasets have different digests.
 
     Unlike the job itself, the digest does not depend on the path of the index or on the time when it was written.
     """

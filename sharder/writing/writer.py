@@ -1,8 +1,9 @@
-"""Writing of a dataset into a folder `OUT.unfinished`, which is renamed to `OUT` when the dataset is complete.
+"""Write a dataset into a folder `OUT.unfinished`, which is renamed to `OUT` when the dataset is complete.
 
-A checkpoint is one line of `progress.jsonl`. If a run is killed or the disk is full, the same command continues after
-the last checkpoint, and writes all later items again. Checkpoints are written in the background, in this order: the tar
-is closed, the collected rows are written as parts, and the line is appended to `progress.jsonl`.
+The file `progress.jsonl` has one line per checkpoint. If a run is killed or the disk is full, the same command
+continues after the last checkpoint, and writes all later items (clips and failures) again. Checkpoints are written in
+the background, in this order: the tar is closed, the collected rows are written as parts, and the line is appended to
+`progress.jsonl`.
 
 If clips are packed into tars, there is one checkpoint for each complete tar. Therefore the same plan always gives the
 same parts and the same tars, however often the run was interrupted.
@@ -55,13 +56,13 @@ DEFAULT_TARS = TarLayout()
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
-    """The writing of one checkpoint in the background.
+    """A task that writes one checkpoint in the background.
 
     Attributes:
         folder: The folder of the unfinished dataset.
         checkpoint: The checkpoint.
         tables: The rows that were collected since the previous checkpoint.
-        tar: The tar of the checkpoint's samples, which `run` closes. None if no clips were packed.
+        tar: The tar with the checkpoint's samples, which `run` closes. None if no clips were packed.
         media_part: The number of the checkpoint's part of `media`.
         clips_part: The number of the checkpoint's first part of `clips`.
         on_tar: A function that is called with the path of the tar after the checkpoint's line is written.
@@ -97,7 +98,7 @@ class Completion:
             self.on_tar(self.tar.path)
 
     def rescue(self) -> bool:
-        """Write the parts and the line after `run` failed, once there may be space on the disk again.
+        """Try again to write the parts and the line after `run` failed, because there may be space on the disk now.
 
         If the tar could not be closed, its samples are lost, and nothing is written.
 
@@ -117,7 +118,7 @@ class Completion:
 
 
 class Progress:
-    """The checkpoints of an unfinished dataset. The last one may still be written while more clips are added.
+    """The checkpoints of an unfinished dataset. While the last checkpoint is being written, more clips may be added.
 
     Args:
         folder: The folder of the unfinished dataset.
@@ -180,7 +181,7 @@ class Progress:
     def close(self) -> None:
         """Wait until the checkpoint that is being written is complete, or try again if it failed.
 
-        Callers have deleted the open tar before. If the disk was full, there may now be space for the checkpoint.
+        The caller has deleted the unfinished tar. If the disk was full, there may now be space for the checkpoint.
         """
         self._executor.shutdown()
         with contextlib.suppress(Exception):
@@ -191,15 +192,15 @@ class Progress:
 
 
 class DatasetWriter:
-    """A writer to which the clips and failures of a plan are added in order. A context manager.
+    """A context manager that writes a dataset. The clips and failures of a plan are added in order.
 
-    The folder `OUT.unfinished` is locked within the context. There, the attribute `done` is the number of items that
+    Within the `with` block, the folder `OUT.unfinished` is locked, and the attribute `done` is the number of items that
     earlier runs processed. These items must not be added again.
 
     Args:
         out: The folder of the dataset.
-        job: The values that two runs share if they write the same dataset, as JSON values. If the folder has an
-            unfinished dataset of another job, OutputError is raised, unless `overwrite` is True.
+        job: The values that identify the job, as JSON values. If the folder has an unfinished dataset of another job,
+            OutputError is raised, unless `overwrite` is True.
         user_schema: The schema of the user's columns of `clips`.
         overwrite: Whether a dataset at `out` may be replaced.
         tars: The names and the maximum size of the tars, for clips with members.
@@ -260,11 +261,12 @@ class DatasetWriter:
         Members are copied in the background. If a source is missing or has changed, the clip becomes a failure.
 
         Args:
-            clip: The clip. If there are members, its byte ranges are offsets into their concatenated content.
+            clip: The clip. If there are members, the clip's byte ranges are offsets into the concatenated content of
+                the members.
             members: The members of the clip's sample. Empty if the clip is not packed.
 
         Raises:
-            OSError: Writing failed for this item or for an earlier one.
+            OSError: Writing failed for this item or for an earlier item.
         """
         if not members:
             self.settle()
@@ -273,7 +275,7 @@ class DatasetWriter:
         self.settle(COPIES_IN_FLIGHT - 1)
         if self._current.items + len(self._filling.copying) >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
             self.settle()
-        # Asked again, because there is room if a stale clip was dropped from the tar.
+        # Checked again, because `settle` may have dropped a stale clip, which makes room in the tar.
         if not self._filling.has_room(members):
             self._checkpoint()
         number = self._progress.clips + len(self._tables.clips) + len(self._filling.copying)
@@ -295,14 +297,14 @@ class DatasetWriter:
             self._checkpoint_if_due()
 
     def _items_until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
-        """Return the number of items that belong to this checkpoint, including the item after which it is written."""
+        """Return how many of the items are added until the next checkpoint is due, or all if it is not due yet."""
         clips = len(self._tables.clips) + np.cumsum(is_clip)
         failures = len(self._current.failures) + np.cumsum(~is_clip)
         due = (clips >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
         return int(np.argmax(due)) + 1 if due.any() else len(is_clip)
 
     def _take_rows(self, planned: PlannedRows, count: int) -> None:
-        """Add the rows of the first `count` clips, and the rows of media that no earlier clip uses."""
+        """Add the rows of the first `count` clips, and the rows of the media that these clips are the first to use."""
         clips = planned.clips.slice(0, count)
         own = clips["media_row"].to_numpy()
         used, begins = np.unique(own, return_index=True)
@@ -323,14 +325,14 @@ class DatasetWriter:
         self._item_done()
 
     def settle(self, left: int = 0) -> None:
-        """Wait until the members of at most `left` clips are still being copied. Raises OSError."""
+        """Wait until the members of all but the last `left` clips are copied. Raises OSError."""
         while len(self._filling.copying) > left:
             try:
                 packed = self._filling.settle()
             except StaleError as error:
                 stale, *later = self._filling.drop()
                 self.fail(failure_of(stale.wanted, error))
-                for copying in later:  # copied again, because the stale clip's place in the tar is now free
+                for copying in later:  # copied again, because the tar must not have a gap in place of the stale clip
                     self.add(copying.wanted, copying.members)
             else:
                 self._take(packed, self._filling.number)
@@ -343,7 +345,7 @@ class DatasetWriter:
         self._item_done()
 
     def _media_row(self, identity: str, columns: Callable[[], Row]) -> int:
-        """Return the row number of a medium in `media`. A medium that no earlier clip uses is added."""
+        """Return the row number of a medium in `media`. If the medium has no row yet, add the row."""
         if identity not in self._media_rows:
             self._media_rows[identity] = len(self._media_rows)
             self._tables.media.append(columns())
@@ -362,7 +364,7 @@ class DatasetWriter:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Start to write a checkpoint with the rows that were collected since the previous one."""
+        """Start to write a checkpoint with the rows that were collected since the previous checkpoint."""
         if not self._current.items:
             return
         self._progress.wait()

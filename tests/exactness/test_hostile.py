@@ -220,7 +220,7 @@ def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> Non
 
 def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
     (tmp_path / "clips.jsonl").write_text("[" * 100_000)
-    with pytest.raises(PolicyError, match="is not JSON"):
+    with pytest.raises(PolicyError, match="not valid JSON"):
         shard(write_rows(tmp_path / "INDEX"), tmp_path / "D", clips=tmp_path / "clips.jsonl", progress=False)
 
 
@@ -365,7 +365,7 @@ def replace_dinf(content: bytearray, reference: bytes) -> bytearray:
 def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: int, tmp_path: Path) -> None:
     line = f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * levels}1{"]" * levels}}}\n'
     (tmp_path / "clips.jsonl").write_text(line)
-    with pytest.raises(PolicyError, match=r"nested too deeply|is not JSON"):
+    with pytest.raises(PolicyError, match=r"nested too deeply|not valid JSON"):
         shard(write_rows(tmp_path / "INDEX"), tmp_path / "D", clips=tmp_path / "clips.jsonl", progress=False)
     (tmp_path / "listing.jsonl").write_text(line)
     with pytest.raises(SourceError, match="nested too deeply") as error:

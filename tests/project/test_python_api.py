@@ -64,7 +64,7 @@ def test_an_index_and_a_dataset_are_those_of_the_commands(videos: Path, tmp_path
     assert made.clips == len(ClipDataset(videos / "DATASET")) > 0
     assert tables(tmp_path / "DATASET") == tables(videos / "DATASET")
     assert framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY).finished
-    with pytest.raises(FramedexError, match="holds a dataset already"):
+    with pytest.raises(FramedexError, match="already has a dataset"):
         framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY, keep_damaged=True)
 
 

@@ -103,7 +103,7 @@ def test_a_dataset_that_is_finished_says_so(options: list[object], media: Path, 
     assert again == first.replace(" →", ", finished before, nothing was written →")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "D").rglob("*")} == before
     other = ["shard", tmp_path / "I", "--policy", "keyframes", "--out", tmp_path / "D", *options]
-    assert "holds a dataset already" in run(*other, code=1).output
+    assert "already has a dataset" in run(*other, code=1).output
     run(*other, "--overwrite")
 
 

@@ -166,7 +166,7 @@ def test_damaged_packets_and_missing_bytes_are_refused(sound: Callable[[str], tu
     _, known = sound("flac.flac")
     recipe = plan_audio(known.packets, known.facts, Fraction(1), Fraction(2))
     payload = known.payload_of(recipe)
-    with pytest.raises(DecodeError, match="bytes for packets"):
+    with pytest.raises(DecodeError, match="bytes were read for packets"):
         audio.decode_audio(known.facts, recipe, payload[:-1])
     with pytest.raises(DecodeError, match="the decoder fails"):
         audio.decode_audio(known.facts, recipe, bytes(len(payload)))

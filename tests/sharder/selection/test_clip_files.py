@@ -124,7 +124,7 @@ def test_times_of_sql_are_times_of_clips(index: Path, tmp_path: Path, ending: st
             "c.csv, row 2: a row must have a cell for each",
         ),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}, 7]', "c.json, row 2: a clip must be an object"),
-        ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}', "is not JSON"),
+        ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}', "not valid JSON"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0], "x": "\\ud800"}]', "lone surrogate"),
         ("c.parquet", "PAR1", "cannot be read"),
     ],

@@ -259,7 +259,7 @@ WRONG = {
     "clock": ({"clock": None}, "views need either clock or clock_fps"),
     "both": ({"clock_fps": 5}, "views need either clock or clock_fps"),
     "names": ({"names": ["b", "c"]}, "clock must be one of names"),
-    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, without repetition"),
+    "twice": ({"names": ["a", "b", "b"]}, "each value may be given only once"),
     "moved": ({"each": {"a": {"rate": 2}}}, "cannot have an offset or a rate"),
     "offsets": (
         {"offset_column": "o", "each": {"b": {"offset_seconds": 1}}},

@@ -86,7 +86,7 @@ def test_requests_that_cannot_be_met_become_rows_and_the_rest_is_written(index: 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "is not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "an object with a uri"),
         ('{"uri": "a"}', "either frames or seconds"),
         ('{"uri": "a", "frames": [0], "seconds": [0]}', "either frames or seconds"),
