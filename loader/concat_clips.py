@@ -56,7 +56,7 @@ class ConcatClips:
         for option in ("decode", "frame_columns"):
             _shared_value(self.datasets, option, f"open all datasets with the same {option}")
         self._check_labels()
-        # A dataset without clips has no record of its columns.
+        # Datasets without clips are ignored, because they have no record of their columns.
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
@@ -83,7 +83,7 @@ class ConcatClips:
 
     @property
     def classes(self) -> list[str]:
-        """The label that each number stands for, as a list: `classes[number]`.
+        """The labels, in the order of their numbers: `classes[number]` is the label with this number.
 
         Raises:
             FramedexError: The datasets have no labels, or their labels are in different columns.
@@ -128,7 +128,7 @@ class ConcatClips:
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are scaled. If None, frames keep their stored size.
+        """(height, width) to which frames are stretched, or None if frames are not stretched to a size.
 
         Raises:
             FramedexError: The datasets have different sizes.
@@ -137,7 +137,7 @@ class ConcatClips:
         return size
 
     def pixels_of(self, number: int) -> PixelOptions:
-        """Return the options for the frames of a clip. Their framing is the one of the clip's own dataset."""
+        """Return the options for the frames of a clip, which are those of the dataset that contains the clip."""
         return self.datasets[self.locate(number)[0]].pixels
 
     def with_pixels(self, pixels: Sequence[PixelOptions]) -> Self:
@@ -156,7 +156,7 @@ class ConcatClips:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The current epoch, which determines random draws."""
         return self.datasets[0].epoch
 
     def set_epoch(self, epoch: int) -> None:
