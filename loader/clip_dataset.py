@@ -246,7 +246,7 @@ class ClipDataset(ColumnsOfClips):
         return self.pixels
 
     def resized(self, size: Size | None) -> Self:
-        """Return the same clips with uint8 frames [F, H, W, 3], only stretched to another size. Raises FramedexError."""
+        """Return the same clips with uint8 frames [F, H, W, 3], only stretched to a size. Raises FramedexError."""
         own = self.pixels
         return self.with_pixels(
             PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
