@@ -151,7 +151,7 @@ class Manifest(ClipSource):
 
     Args:
         path: The path or URI of the dataset.
-        access: The rules that say which sources may be read.
+        access: The rules for which sources may be read.
         cache: A cache for a dataset in object storage.
 
     Attributes:
@@ -225,8 +225,8 @@ class Manifest(ClipSource):
     def check_locations(self) -> None:
         """Raise StorageError if a source of the dataset must not be read.
 
-        If the dataset has tars, this method checks nothing. The source of a clip that is not in a tar is then checked
-        when the clip is read.
+        If the dataset has tars, this does not check sources, because most of them are not read. The source of a clip
+        that is not in a tar is then checked when the clip is read.
         """
         if not self.is_packed:
             self._locations.check(self._uris())
@@ -354,7 +354,7 @@ class Manifest(ClipSource):
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
-                f"the number of rows differs from that in {tables.HEADER}",
+                f"the number of rows differs from the number in {tables.HEADER}",
                 where=where,
                 found=f"{sum(groups)} in {len(groups)} groups",
                 allowed=f"{rows} in groups of {most}",
@@ -400,7 +400,7 @@ class Manifest(ClipSource):
         return super().columns if len(self) else []
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of all clips, like `ClipSource.column`. It is read from the file of all clips, if any."""
+        """Return a column of all clips, like `ClipSource.column`. It is read from a file of all clips if possible."""
         return self._user_column(name) if name in (self.header.filed or ()) else super().column(name)
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
@@ -421,7 +421,7 @@ class Manifest(ClipSource):
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
             return self._clip_column(name)
-        # The number of wanted frames is the length of the mask, which is the smallest of the columns with this length.
+        # The number of wanted frames is the length of the list `mask`, which is the smallest column of such lists.
         lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
         return frame_field(name, self._part_column(lists))
 
@@ -498,7 +498,7 @@ class Manifest(ClipSource):
     def tar_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar that contains each clip. This reads one column.
 
-        For a clip that is not in a tar, it is the number of the last tar of the clips before, or -1 if there is none.
+        A clip that is not in a tar gets the number of the previous clip's tar, or -1 if no previous clip is in a tar.
 
         Raises:
             FramedexError: The dataset has no tars.
@@ -509,7 +509,7 @@ class Manifest(ClipSource):
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def views(self) -> ViewsOfClips | None:
-        """Return the table that says which clips are views of the same item. None if clips do not have several views.
+        """Return the table of the clips that are views of the same item, or None if clips do not have several views.
 
         This reads two columns.
 

@@ -1,6 +1,8 @@
-"""ClipSampler: a sampler that visits clips in order or shuffled, or draws them by weights with replacement.  Its base
-class ElasticSampler is a torch Sampler whose order depends only on its arguments and the epoch. So a run can be resumed
-exactly, and every rank can compute its share of an epoch."""
+"""ClipSampler: a sampler that visits clips in order or shuffled, or draws them by weights with replacement.
+
+The base class ElasticSampler is a torch Sampler whose order depends only on its arguments and the epoch. So a run can
+be resumed exactly, and every rank can compute its share of an epoch.
+"""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -43,7 +45,8 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     Args:
         entries: The number of entries of an epoch.
-        identity: Plain values that identify the order. Samplers of a class with equal values have the same epochs.
+        identity: Plain values that identify the order. If they are equal in two samplers of a class, all epochs are
+            equal.
         seed: The seed of the order.
         ranks: The share of an epoch that this process visits.
 
@@ -68,7 +71,7 @@ class ElasticSampler(Sampler[Entry], ABC):
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
         self._start = start  # number of entries of the epoch that all ranks had delivered when this iteration began
-        self._begun = False  # whether this iteration yielded an entry, or is empty
+        self._begun = False  # whether this iteration has yielded an entry, or has none to yield
         self._given = 0  # number of entries that this iteration yielded; a DataLoader requests entries ahead
         self._delivered: int | None = None  # number of entries delivered by this iteration, if a loader counts them
 
@@ -95,7 +98,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of which the next iteration visits all entries, or the rest."""
+        """The epoch of the next iteration, which visits all entries of this epoch, or the entries that are left."""
         return self._next()[0]
 
     @property
@@ -104,7 +107,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[Entry]:
-        """Begin an epoch. After `load_state_dict`, or if deliveries are counted, begin the rest of an epoch."""
+        """Begin an epoch, or the rest of an epoch after `load_state_dict` or if a loader counts deliveries."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()
@@ -130,7 +133,7 @@ class ElasticSampler(Sampler[Entry], ABC):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
 
-        The iteration visits the whole epoch, unless it would continue the same epoch anyway.
+        The iteration visits the whole epoch. But if it would continue this epoch anyway, it visits only the rest.
         """
         if not 0 <= epoch < MAX_EPOCHS:
             raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MAX_EPOCHS - 1}")
@@ -160,7 +163,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         """Load a state, saved by any rank with any world size. The next iteration yields the rest of the state's epoch.
 
         Raises:
-            FramedexError: `state` is not a state of such a sampler, or belongs to another order.
+            FramedexError: `state` is not a state of this class of samplers, or belongs to another order.
         """
         order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
         epoch, delivered = state["epoch"], state["delivered"]
@@ -177,7 +180,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
     """Return float64 [clips]: the relative frequency with which each clip is drawn.
 
-    Return None if neither weights nor balance are given, because clips are then visited and not drawn.
+    Return None if neither weights nor balance are given, because each clip is then visited once instead of drawn.
 
     Args:
         dataset: The dataset of clips.

@@ -1,7 +1,7 @@
 """Verification of encoded clips (`--encode`).
 
-It is verified that each frame shows the right picture, and that the encoder lost no more than expected. A picture of
-the clip is compared with the source picture that it should show and with other source pictures, by mean square
+Verification checks that each frame shows the right picture, and that the encoder lost no more than expected. A picture
+of the clip is compared with the source picture that it should show and with other source pictures, by mean square
 differences.
 """
 
@@ -41,7 +41,8 @@ ROUNDED = 4.0  # the mean square difference that rounding can explain. It corres
 class Nearness:
     """The result of comparing pictures of an encoded clip with source pictures.
 
-    The source picture that a picture of the clip should show is called its expected picture.
+    The source picture that a picture of the clip should show is called its expected picture. The source pictures with
+    which it is compared are called candidates.
 
     Attributes:
         psnr: float64 [F], the PSNR of each picture against its expected picture, in dB.

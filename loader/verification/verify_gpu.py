@@ -239,7 +239,7 @@ def compare(
         frames: uint8 [F, H, W, 3], the frames of the clip.
         truth: The correct pictures, decoded on the CPU, by frame number.
         decoder: The decoder of `frames`.
-        by_place: The choice of neighbouring pictures, as in `neighbours_of`.
+        by_place: Whether neighbours are the nearest frames in `truth`, as in `neighbours_of`.
     """
     worst, undecided, reason = None, 0, None
     for place, (number, frame) in enumerate(zip(clip.frames.tolist(), frames, strict=True)):
@@ -255,7 +255,8 @@ def compare(
         worst = like.psnr if worst is None else min(worst, like.psnr)
         undecided += like.is_own is None
         if like.is_own is False and reason is None:
-            reason = f"frame {number} (place {place}) is nearer to a neighbour; PSNR against its own {like.psnr:.1f} dB"
+            psnr = f"PSNR against the picture of the CPU {like.psnr:.1f} dB"
+            reason = f"frame {number} (place {place}) is nearer to a neighbour than to its own picture; {psnr}"
     return _verdict(clip, decoder, "differs" if reason else "nearest", reason, worst=worst, undecided=undecided)
 
 

@@ -192,8 +192,8 @@ class Lying(list[list[int]]):
         ([[]], FramedexError, "lists of clip numbers"),
         ([3], FramedexError, "lists of clip numbers"),
         (["01"], FramedexError, "(?s)lists of clip numbers.*'01'"),
-        ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
-        ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
+        ([["01"]], FramedexError, "(?s)must yield clip numbers.*'01'.*whole numbers, 0 to"),
+        ([[1.5]], FramedexError, "(?s)must yield clip numbers.*1.5"),
         (Lying([[1, 2]]), FramedexError, "more clips than the sampler's maximum"),
     ],
 )
