@@ -73,8 +73,8 @@ def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None
     twice = [name for name, is_given in given.items() if is_given]
     if twice:
         raise FramedexError(
-            "batch_sampler determines the clips of each batch",
-            found=f"also {', '.join(twice)}",
+            "batch_sampler determines the batches, so other arguments for batches cannot be given",
+            found=f"batch_sampler and {', '.join(twice)}",
             remedy=f"leave out {', '.join(twice)}, or batch_sampler",
         )
 

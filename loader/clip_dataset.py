@@ -76,12 +76,13 @@ class ClipDataset(ColumnsOfClips):
             in its column `frame_table`. With a list of names, items have the values at the clip's frames. With a
             mapping {name: seconds}, such as {"action": [0.0, 0.1]}, items have the values at these times, and a mask
             that is False for times without a value. The times are relative to the clip's anchor frame if the policy
-            defines one, and otherwise to the clip's first frame. {name: None} means the clip's frames, as in a list.
+            defines one, and otherwise to the clip's first frame. With {name: None}, items have the values at the clip's
+            frames, as with a list.
         labels: The numbers assigned to the labels in a column. If this is the name of a column, such as "label", the
             values of the column are sorted and numbered from 0. {"run": 0, "walk": 1} sets the numbers for the column
-            `label`, and {"action": {"run": 0, "walk": 1}} those for another column. Items then have the number under
-            the name of the column, and the label itself under this name with the suffix `_name`. The numbers do not
-            depend on `where`. Defaults to the numbers that `framedex shard --labels` recorded.
+            `label`, and {"action": {"run": 0, "walk": 1}} sets the numbers for the column `action`. Items then have the
+            number under the name of the column, and the label itself under this name with the suffix `_name`. The
+            numbers do not depend on `where`. Defaults to the numbers that `framedex shard --labels` recorded.
         cache: A cache for object storage. If None, every read goes to the store.
         on_error: The reaction to a clip that is not available because its source has changed or does not decode.
             "raise" raises the error. "replace" returns another clip and logs a warning. The other clip is drawn at

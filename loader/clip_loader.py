@@ -281,7 +281,7 @@ class ClipLoader:
             raise FramedexError(
                 "resuming needs a ClipSampler, MixtureSampler or BucketSampler",
                 found=type(self._source).__name__,
-                remedy="sampler=ClipSampler(dataset)",
+                remedy="use sampler=ClipSampler(dataset)",
             )
         return self._order
 

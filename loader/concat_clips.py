@@ -60,7 +60,9 @@ class ConcatClips:
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
-            raise FramedexError(f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename it")
+            raise FramedexError(
+                f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename the column"
+            )
         every = dict.fromkeys(name for own in names for name in own)
         self._partial = frozenset(name for name in every if any(name not in own for own in names))
         self._names = [name for name in every if columns == "all" or name not in self._partial]
@@ -97,7 +99,9 @@ class ConcatClips:
         given = [dataset.sources.cache for dataset in self.datasets if dataset.sources.cache is not None]
         if len({cache.folder for cache in given}) > 1:
             found = ", ".join(str(cache.folder) for cache in given)
-            raise FramedexError("joined datasets have different caches", found=found, remedy="share one DiskCache")
+            raise FramedexError(
+                "joined datasets have different caches", found=found, remedy="open all datasets with the same DiskCache"
+            )
         return given[0] if given else None
 
     def __len__(self) -> int:
@@ -310,7 +314,7 @@ def is_joined(dataset: object) -> bool:
 
 
 def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
-    """Yield ClipDatasets in order, with those inside joined datasets. Raises FramedexError for other objects."""
+    """Yield the ClipDatasets of all datasets, even of joined ones, in order. Raises FramedexError for other objects."""
     for dataset in datasets:
         if isinstance(dataset, ClipDataset):
             yield dataset

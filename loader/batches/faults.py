@@ -37,7 +37,7 @@ class NvdecClip:
 
     Attributes:
         packets: The clip's packets in a container, as NVDEC reads them.
-        wanted: The numbers of the wanted pictures among those of the packets, int32 [unique], ascending.
+        wanted: The indices of the wanted pictures among all pictures of the packets, int32 [unique], ascending.
     """
 
     packets: GpuMovie

@@ -241,9 +241,17 @@ class LoaderOptions:
         check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
         if self.device == "cpu" and self.decode == "gpu":
-            raise FramedexError("decode='gpu' delivers frames on the GPU", remedy="device='gpu', or decode='cpu'")
+            raise FramedexError(
+                "decode='gpu' delivers frames on the GPU, so it needs device='gpu'",
+                found="device='cpu'",
+                remedy="use device='gpu', or decode='cpu'",
+            )
         if self.device == "gpu" and self.output == "numpy":
-            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
+            raise FramedexError(
+                "device='gpu' delivers torch tensors, so it needs output='torch'",
+                found="output='numpy'",
+                remedy="use output='torch', or device='cpu'",
+            )
 
     @property
     def ahead(self) -> int:
@@ -270,7 +278,7 @@ class Finish:
 
     Attributes:
         transform: A function of DALI operations on each clip's frames. None if there is no transform.
-        audio_transform: A function of DALI operations on each clip's audio. None if there is no such transform.
+        audio_transform: A function of DALI operations on each clip's audio. None if there is no audio transform.
         normalize: (mean, std) for RGB in 0…1, which makes frames float32. None if frames are not normalised.
         layout: The order of the axes of the delivered frames.
         collate: The treatment of clips that differ in shape.
@@ -308,12 +316,12 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         raise FramedexError(
             "ClipLoader's transform accepts frames of a single crop only (FHWC)",
             found=f"framing with position={stacked[0].position!r}",
-            remedy="leave out the transform, or give ClipDataset a transform of its own",
+            remedy="leave out the transform, or pass it to ClipDataset instead",
         )
     if finish.transform is not None and finish.dtype != "uint8":
         raise FramedexError("ClipLoader's transform accepts 8-bit frames only", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":
-        raise FramedexError("normalize needs RGB frames", found="dtype='raw'", remedy="dtype='uint16'")
+        raise FramedexError("normalize needs RGB frames", found="dtype='raw'", remedy="use dtype='uint16'")
     if options.pixels.transform is None:
         return
     if options.device == "gpu":
@@ -347,12 +355,13 @@ class Frames:
     Args:
         finish: The options for the steps after decoding.
         transformer: An object that runs the transform of `finish`. None if there is no transform.
-        audio: An object that runs the audio transform of `finish`. None if there is no such transform.
+        audio: An object that runs the audio transform of `finish`. None if there is no audio transform.
 
     Attributes:
         decoders: The functions that decode clips on the device, one for each decoding thread. A function may occur
             several times. Empty on the CPU, where workers decode.
-        at_once: (least, most) clips that a decoder takes in one call. It waits a short time for the least number.
+        at_once: The minimum and maximum number of clips that a decoder takes in one call. If fewer clips are waiting,
+            the decoder waits a short time for more.
     """
 
     decoders: Sequence[DecodeClips] = ()

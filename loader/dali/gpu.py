@@ -303,7 +303,7 @@ def collated(
     Args:
         name: The key of the tensors in the batch, for error messages.
         clips: One tensor per clip.
-        collate: What is done if shapes differ, as in `collate_clips`.
+        collate: The treatment of different shapes, as in `collate_clips`.
         finish: The function that finishes one tensor, or the stacked tensors of all clips.
 
     Raises:

@@ -49,8 +49,8 @@ class DatasetHeader:
 
     Attributes:
         root: The root folder of the sources.
-        images: The options for stored frames (`--pack images`). None if there are none.
-        encode: The options for encoded clips (`--encode`). None if there are none.
+        images: The options for stored frames (`--pack images`). None if frames are not stored as images.
+        encode: The options for encoded clips (`--encode`). None if clips are not encoded.
         ffmpeg: The versions of FFmpeg's libraries with which the index was made.
         labels: The column of labels, and the numbers assigned to the labels. None if there are no labels.
         views: The names of the views, and the treatment of clips that lack a view. None if clips do not have several
@@ -356,8 +356,8 @@ class Manifest(ClipSource):
             raise FormatError(
                 f"the number of rows differs from the number in {tables.HEADER}",
                 where=where,
-                found=f"{sum(groups)} in {len(groups)} groups",
-                allowed=f"{rows} in groups of {most}",
+                found=f"{sum(groups)} rows in {len(groups)} groups",
+                allowed=f"{rows} rows in groups of {most}",
                 remedy=REMEDY,
             )
 
@@ -421,7 +421,8 @@ class Manifest(ClipSource):
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
             return self._clip_column(name)
-        # The number of wanted frames is the length of the list `mask`, which is the smallest column of such lists.
+        # The number of wanted frames is the length of any list with one value per frame. `mask` is the smallest such
+        # column.
         lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
         return frame_field(name, self._part_column(lists))
 
@@ -505,7 +506,9 @@ class Manifest(ClipSource):
         """
         rows = self._row_numbers("shard")
         if len(rows) and rows.max() < 0:
-            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+            raise FramedexError(
+                "the dataset has no tars", where=str(self.path), remedy="shard with --pack, which stores clips in tars"
+            )
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def views(self) -> ViewsOfClips | None:

@@ -19,7 +19,7 @@ from framedex.loader.order.sampler import ElasticSampler, Share
 
 BUCKETS = 8  # default number of buckets by numbers, so small that even small datasets have full batches
 # There is one bucket for each number of clips per batch up to this number. Above, there are this many buckets for each
-# doubling of the number of clips per batch.
+# doubling of the number of clips per batch, such as one for 16 and 17, and one for 18 and 19.
 FINEST = 8
 
 
@@ -104,7 +104,7 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
     if values.dtype.kind not in "iuf":
         if buckets is not None:
             raise FramedexError(
-                "buckets requires numbers",
+                "buckets can be given only if `by` refers to numbers",
                 found=repr(values[:1].tolist()),
                 remedy="leave out buckets",
             )
@@ -183,10 +183,9 @@ class BucketSampler(ElasticSampler[list[int]]):
     are from the same bucket. With `shuffle`, the clips of each bucket and the order of all batches are shuffled in each
     epoch. Every clip is visited once per epoch. All epochs have the same number of batches.
 
-    The order of the batches depends only on the seed and the epoch. The ranks take batches from this order in turn, so
-    that whenever all ranks have delivered the same number of batches, the delivered batches are a prefix of the order.
-    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
-    workers.
+    The order of the batches depends only on the seed and the epoch. The ranks take batches from this order in turn. So
+    when all ranks have delivered the same number of batches, these are the first batches of the order. Their number is
+    the sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Args:
         dataset: the clips.
@@ -197,7 +196,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             the same value. With a tuple of these, the clips of a bucket have all of these properties in common.
         buckets: if `by` refers to numbers, the number of buckets, which then have about equally many clips. Or the
             lower bounds of all buckets but the first, as a list. Defaults to 8 buckets. But for "tokens" with
-            `max_tokens`, by default, clips of which the same number fits into a batch are in one bucket. Values that
+            `max_tokens`, by default, a bucket has clips of which about the same number fits into a batch. Values that
             are not numbers have one bucket for each distinct value. If `by` is a tuple, this is a tuple, too.
         max_batch: the maximum number of clips in a batch. If None, only `max_tokens` limits this number.
         max_tokens: the maximum number of tokens in a batch, including padding. It is computed as the number of clips
@@ -264,7 +263,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             raise FramedexError(
                 "max_tokens requires the number of tokens of each clip",
                 allowed="an array, a column's name, or a function of shapes",
-                remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
+                remedy="give tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
             )
         number = clips.buckets(by, buckets, max_tokens, max_batch)
         visited = np.ones(len(number), np.bool_)
@@ -342,7 +341,7 @@ class _Clips:
             raise FramedexError(
                 "padding='shape' requires a function that computes the number of tokens of any shape",
                 allowed="tokens as a function of shapes",
-                remedy="padding='tokens'",
+                remedy="use padding='tokens'",
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:

@@ -70,8 +70,8 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 class RankShare:
     """The share of an epoch that one rank visits.
 
-    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, the
-    delivered clips are a prefix of the order.
+    Ranks take clips from the order in turn. So when all ranks have delivered the same number of clips, these are the
+    first clips of the order.
 
     Attributes:
         rank: The number of this rank.

@@ -36,10 +36,9 @@ Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 class ElasticSampler(Sampler[Entry], ABC):
     """A base class of samplers whose entries are clips or batches of clips. All epochs have the same number of entries.
 
-    The order of all entries depends only on the seed and the epoch. The ranks take entries from this order in turn, so
-    that whenever all ranks have delivered the same number of entries, the delivered entries are a prefix of the order.
-    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
-    workers.
+    The order of all entries depends only on the seed and the epoch. The ranks take entries from this order in turn. So
+    when all ranks have delivered the same number of entries, these are the first entries of the order. Their number is
+    the sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Each iteration visits the next epoch. After `load_state_dict`, an iteration visits the rest of an epoch.
 
@@ -253,9 +252,9 @@ class ClipSampler(ElasticSampler[int]):
     Each iteration visits the next epoch. If clips are shuffled or drawn, each epoch has another order. An iteration
     after `load_state_dict` visits the rest of an epoch.
 
-    The order of all clips depends only on the seed and the epoch. The ranks take clips from this order in turn, so that
-    whenever all ranks have delivered the same number of clips, the delivered clips are a prefix of the order. The
-    length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and workers.
+    The order of all clips depends only on the seed and the epoch. The ranks take clips from this order in turn. So when
+    all ranks have delivered the same number of clips, these are the first clips of the order. Their number is the
+    sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Args:
         dataset: The dataset of clips.

@@ -129,7 +129,7 @@ Position = Literal["center", "random", "three", "five", "ten"]
 Aspect = Literal["display", "stored"]
 CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
 RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
-SIZES = ("size", "sizes", "short_side", "long_side", "smart_resize")  # at most one is given
+SIZES = ("size", "sizes", "short_side", "long_side", "smart_resize")  # at most one of these arguments may be given
 MAX_SIDE = 1 << 16  # pixels
 
 

@@ -167,7 +167,7 @@ class PixelOptions:
                 "dtype='raw' delivers samples as they are stored, which cannot be scaled",
                 found=repr(self.framing),
                 allowed="crop, position and flip",
-                remedy="dtype='uint16', whose frames can be scaled",
+                remedy="use dtype='uint16', whose frames can be scaled",
             )
         if self.layout is not None:
             check_choices(layout=(self.layout, get_args(Layout)))

@@ -113,7 +113,7 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
     """Map each sequence parameter set of a record to its rewritten form.
 
     Returns:
-        The rewritten sets by original set. The mapping is empty if the metadata filter cannot rewrite one of them.
+        The rewritten sets by original set. If the metadata filter cannot rewrite all sets, the mapping is empty.
     """
     if codec not in SCANNERS:
         return {}
@@ -468,9 +468,9 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
     Returns:
         The inputs by name. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending numbers
             of the wanted frames in the movie. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map
-            from the RGB values that DALI returns to the correct ones, both in 0…255. `start`, int32 [2], is the top
-            left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of this
-            rectangle.
+            from the RGB values that DALI returns to the correct RGB values, both in 0…255. `start`, int32 [2], is the
+            top left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of
+            this rectangle.
     """
     picture, correction = movies[0].stream.picture, movies[0].correction
     numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]

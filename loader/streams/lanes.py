@@ -131,7 +131,7 @@ def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[St
     Otherwise, a new stage begins, and the remaining clips are divided into new lanes.
 
     Returns:
-        The stages before the current one, and int64 [world_size, per_rank].
+        The stages before the current stage, and the numbers of passed clips, int64 [world_size, per_rank].
     """
     if stages and stages[-1].workers == workers:
         return stages[:-1], stages[-1].passed

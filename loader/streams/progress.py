@@ -206,7 +206,7 @@ class History(SharedLog):
             version: The version of the state.
             workers: The number of workers that delivered the iteration.
             iterating: Whether the next iteration begins now. If not, an iteration that has ended counts as the current
-                one until another iteration begins.
+                iteration until another one begins.
         """
         ended: set[int] = set()
         for record in self.records("lane"):

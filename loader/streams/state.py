@@ -109,7 +109,7 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-# Random versions are below this number. They practically never equal one of the counted versions, which are small.
+# Random versions are below this number. It is so large that they practically never equal a counted version (0, 1, …).
 MAX_VERSION = 1 << 62
 
 
@@ -157,7 +157,7 @@ class Resumption:
 
         Args:
             progress: The progress that the state describes.
-            own: Whether the state is only for this process, which is a worker.
+            own: Whether the state is only for this process. This is the case in a worker of a StatefulDataLoader.
         """
         self._epoch.set(progress.epoch)
         if own:

@@ -131,7 +131,7 @@ def verify_on_gpu(
     """
     support = driver_support(device_id)
     if support.reason is not None:
-        raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="--decode cpu")
+        raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="use --decode cpu")
     from framedex.loader.dali.gpu import GpuFrames  # needs the extras torch and dali
 
     clips = ClipDataset(dataset, rotation="stored", root=access.root, allow_remote=access.allow_remote)
@@ -191,7 +191,7 @@ def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, suppor
 def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
     """Decode clips of one medium on a GPU, and yield the verdicts."""
     medium = waiting[0][0].medium
-    # The pictures of stored images and encoded clips differ from those of the source.
+    # The pictures of stored images and encoded clips differ from the pictures of the source.
     is_stored = medium.kind == IMAGES or clips.manifest.header.encode is not None
     by_place = is_stored or medium.damaged_gop_count > 0
     try:
@@ -279,7 +279,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
         with own_copy(medium) as copy:
             return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
     except (av.error.FFmpegError, OSError) as error:
-        raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
+        raise DecodeError(f"the full decode of the source failed: {error}", where=medium.path) from error
 
 
 def _decoder(fetched: Fetched) -> Decoder:
