@@ -88,8 +88,9 @@ class ClipDataset(ColumnsOfClips):
             "raise" raises the error. "replace" returns another clip and logs a warning. The other clip is drawn at
             random, with the number of the unavailable clip as the seed. If permission is denied or the transform fails,
             the error is always raised.
-        clip_bytes: The maximum memory for the packets, the audio and the frames of one clip together. A clip that needs
-            more is treated as not available. Defaults to a quarter of the memory of this machine or container.
+        clip_bytes: The maximum number of bytes that the packets, the audio and the frames of one clip take in memory
+            together. A clip that needs more is treated as not available. Defaults to a quarter of the memory of this
+            machine or container.
 
     Raises:
         FramedexError: An argument is wrong.

@@ -271,7 +271,7 @@ class ClipLoader:
         Raises:
             FramedexError: The sampler is not one of framedex's samplers, or the state belongs to another order of
                 clips, or to another rotation, aspect or sizes of pictures. A state of an earlier version, which did not
-                record these options, is taken for a state of pictures as they are stored.
+                record these options, is treated as a state of pictures as they are stored.
         """
         self._resumable().load_state_dict(without_pictures(state, self._pictures, "ClipLoader"))
         self._ended = None

@@ -331,7 +331,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         Raises:
             FramedexError: `state` is not a state of a stream, or belongs to another order of clips, or to another
                 rotation, aspect or sizes of pictures. A state of an earlier version, which did not record these
-                options, is taken for a state of pictures as they are stored.
+                options, is treated as a state of pictures as they are stored.
         """
         loaded = progress_of(self._order, without_pictures(state, self._pictures, "ClipStream"))
         self._iteration = None

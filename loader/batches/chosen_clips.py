@@ -151,8 +151,8 @@ class ChosenClips:
         self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
         self.numbers = None if where is None else clips_where(source, where, str(source.path))
         self.labels = self._numbered_labels(labels)
-        # All copies share `_has_warned`. Warnings show the line of the user's code that opened the dataset, because the
-        # calls in a worker process do not contain the user's code.
+        # All copies share `_has_warned`. A warning shows the line of the user's code that opened the dataset. This line
+        # is recorded here, because it cannot be found in a worker process.
         self._has_warned, self._user_line = SharedNumber(), user_line()
 
     def __len__(self) -> int:

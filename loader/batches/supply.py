@@ -240,7 +240,7 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
 
 
 def _receive(connection: Any, content: bytes, places: list[tuple[int, int]]) -> Any:
-    """Return the object that `_send` sent, from its message and the shared memory, which this function receives.
+    """Return the object that `_send` sent. Its message was already received, and this receives the shared memory.
 
     Args:
         connection: The connection from which the descriptor of the shared memory is received.
@@ -346,7 +346,7 @@ class ClipSupply:
         return self._drawn(f"clip {number}", self._draw(number, len(self.dataset)), lambda draw: {0: draw})[0]
 
     def another_item(self, number: int, views: JoinsViews) -> dict[str, Fetched]:
-        """Return the views of a replacement for an item that is not available.
+        """Return the views of another item, which replaces an item that is not available.
 
         A few items are drawn, with the number of the item's first clip as the seed. The first item whose clips are all
         available is returned.

@@ -93,10 +93,10 @@ def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, pa
 def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return int64 [clips]: the part to which the clip at each position of an epoch belongs.
 
-    The epoch is a time interval. For each part, it is cut into equal spans, one for each clip of the part, and each
-    clip gets a random time within its span. The clips of all parts are then sorted by time. So the first n clips
-    contain about n × rate clips of each part, with a difference below 1 + (parts - 2) × rate. Because times are random,
-    ranks that take every k-th clip get clips of all parts.
+    Think of the epoch as a time interval. For each part, this interval is cut into equal spans, one for each clip of
+    the part, and each clip gets a random time within its span. The clips of all parts are then sorted by time. So the
+    first n clips contain about n × rate clips of each part, with a difference below 1 + (parts - 2) × rate. Because
+    times are random, ranks that take every k-th clip get clips of all parts.
 
     Args:
         counts: The number of clips of each part in the epoch, int64 [parts].

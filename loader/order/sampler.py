@@ -106,7 +106,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[Entry]:
-        """Begin an epoch, or the rest of an epoch after `load_state_dict` or if a loader counts deliveries."""
+        """Begin an epoch. If a state was loaded or a loader counts deliveries, begin the rest of the epoch."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()

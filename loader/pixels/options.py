@@ -335,7 +335,7 @@ def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
 
 
 def _pictures_text(facts: Any) -> str:
-    """Return options for pictures as arguments, or the representation of a malformed value."""
+    """Return the options for pictures in the form of arguments, as a text. If they are malformed, return their repr."""
     try:
         return "; ".join(", ".join(f"{name}={value!r}" for name, value in one.items()) for one in facts)
     except (AttributeError, TypeError):

@@ -184,7 +184,7 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
 
 
 def _recorded(clip: Clip) -> Truth:
-    """Return the pts and hashes of a clip's frames that the index recorded (`framedex index --verify`)."""
+    """Return the pts and hashes that the index recorded for a clip's frames (`framedex index --verify`)."""
     assert clip.md5 is not None  # the caller checked this
     rows = zip(clip.frames.tolist(), clip.pts.tolist(), clip.md5, strict=True)
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
