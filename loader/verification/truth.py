@@ -236,8 +236,8 @@ class Checked:
         reason: The reason why the clip is wrong. None if the clip is correct.
         source_psnr: The lowest PSNR of an encoded clip's frames against the source pictures, in dB. None if the clip is
             not encoded, or if the comparison was not completed.
-        undecided: The number of frames for which the comparison does not decide whether they show the expected picture or
-            another picture of the source.
+        undecided: The number of frames that may show either the expected picture or another picture of the
+            source, by the comparison.
     """
 
     clip_id: str
