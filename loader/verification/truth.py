@@ -236,8 +236,8 @@ class Checked:
         reason: The reason why the clip is wrong. None if the clip is correct.
         source_psnr: The lowest PSNR of an encoded clip's frames against the source pictures, in dB. None if the clip is
             not encoded, or if the comparison was not completed.
-        undecided: The number of frames that may show either the expected picture or another picture of the
-            source, by the comparison.
+        undecided: The number of frames that, by the comparison, may show the expected picture or another picture of the
+            source.
     """
 
     clip_id: str
