@@ -11,7 +11,7 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
-Unit = Literal["clips", "batches"]  # what a sampler yields: single clip numbers, or lists of them
+Unit = Literal["clips", "batches"]  # the kind of a sampler's entries: single clip numbers, or lists of clip numbers
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
@@ -25,7 +25,7 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
         "cpu" or "gpu", and the index of the GPU. The index is 0 for "cpu".
 
     Raises:
-        FramedexError: `device` is none of these, or its index differs from `device_id`.
+        FramedexError: `device` is not one of these values, or its index differs from `device_id`.
     """
     match = re.fullmatch(r"cpu|gpu|cuda(?::(\d{1,4}))?", str(device))
     if match is None:
@@ -73,8 +73,8 @@ def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None
     twice = [name for name, is_given in given.items() if is_given]
     if twice:
         raise FramedexError(
-            "batch_sampler determines the clips of each batch",
-            found=f"also {', '.join(twice)}",
+            "batch_sampler determines the batches, so other arguments for batches cannot be given",
+            found=f"batch_sampler and {', '.join(twice)}",
             remedy=f"leave out {', '.join(twice)}, or batch_sampler",
         )
 

@@ -62,10 +62,11 @@ def verify(
 
     Encoded clips (--encode) cannot equal their source bit for bit. Their verdict is "nearest" if encoding the source's
     pictures again gives the same bytes. If another version of the encoder gives other bytes, every frame must pass two
-    tests. It must be nearer to its own source picture than to the clip's other pictures and to the pictures before and
-    after it. Its loss must be at most twice the loss of encoding it again. If pictures differ by less than that loss,
-    each of them is accepted, and the frame is counted as undecided. source_psnr is the lowest PSNR in dB of the clip's
-    frames. This test needs the encoder.
+    tests. First, the frame must be nearer to the source picture that it shows than to the clip's other source pictures
+    and to the pictures before and after it. Second, its loss must be at most twice the loss of encoding this source
+    picture again. If several source pictures differ by less than this loss, the frame may show any of them, and is
+    counted as undecided. source_psnr is the lowest PSNR in dB of the clip's frames. The verification of encoded clips
+    needs the encoder.
 
     With --decode gpu, a clip is "nearest" if every frame that the GPU decodes is nearer to the CPU's picture of this
     frame than to the CPU's pictures of the frames before and after it. Frames whose neighbours show the same picture

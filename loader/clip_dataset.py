@@ -1,6 +1,7 @@
 """ClipDataset: a map-style dataset of clips, for any DataLoader and Sampler.
 
-The clips come from a dataset on disk, or are planned on access from an index and a policy.
+The clips come from a dataset on disk. Or they come from an index and a policy, and each clip is planned when it is read
+(`ClipDataset.from_index`). Planning a clip means to compute its frames and its byte ranges in the source.
 """
 
 import contextlib
@@ -38,53 +39,58 @@ from framedex.storage.reader import DiskCache
 
 
 class ClipDataset(ColumnsOfClips):
-    """A map-style dataset of clips. It is picklable, also for spawned workers. Opening it reads a single small file.
+    """A map-style dataset of clips. It can be pickled and sent to spawned workers. Opening it reads one small file.
 
     Args:
         path: a dataset that `framedex shard` wrote: a folder, or a URI of object storage.
-        decode: "cpu" decodes in `__getitem__`. "movie" returns the clip as a tiny MP4 instead, for a decoder or a DALI
-            pipeline of your own.
+        decode: "cpu" decodes frames in `__getitem__`. With "movie", items have the encoded clip as a tiny MP4 instead
+            of frames, for your own decoder or DALI pipeline.
         size: (height, width) to which frames are stretched, which changes their proportions. If None, `framing` sets
-            the size, or frames keep theirs.
-        framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
-            drawn again in each epoch (see `set_epoch`).
-        rotation: "apply" turns frames upright, as players show them, to the nearest quarter turn: sizes, crops and
-            shapes are then those of upright frames. "stored" leaves frames as they are stored. Defaults to "apply", and
-            to "stored" with decode="movie", which does not decode frames.
-        layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FHWC", or with a `transform` to
-            "FCHW".
-        dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
-            12 bits, of depth maps (gray16) and of PNGs of 16 bits. "raw": the samples as they are stored, [F, H, W, 1]
-            for grey and [F, H, W, 3] for planes of one size, uint8 or uint16.
-        transform: a function of a clip's frames, such as `torchvision.transforms.v2.Compose`: uint8 [F, C, H, W] (or
-            another `layout`), a torch tensor if torch is installed, otherwise an array. Its result becomes `frames`. It
-            is called once per clip. The global generators of Python, numpy and torch are seeded for it by the seed, the
-            epoch and the clip.
+            the size. Without `framing`, frames keep their size.
+        framing: other ways of scaling, such as by the shorter side or with letterboxing, and crops and mirroring (see
+            `Framing`). Random crops differ between epochs (see `set_epoch`).
+        rotation: "apply" turns frames upright, as players show them, by the nearest multiple of 90 degrees. Sizes,
+            crops and shapes then refer to upright frames. "stored" leaves frames as they are stored. Defaults to
+            "apply", but to "stored" with decode="movie", which does not decode frames.
+        layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FCHW" if there is a `transform`,
+            and otherwise to "FHWC".
+        dtype: the type of samples. "uint8" is RGB with 8 bits. "uint16" is RGB with 16 bits, where white is 65535. It
+            loses no bits of 10-bit and 12-bit video, of depth maps (gray16) and of 16-bit PNGs. "raw" is the samples as
+            they are stored, uint8 or uint16: [F, H, W, 1] for grey, and [F, H, W, 3] for formats whose three planes
+            have the same size.
+        transform: a function that is called with the frames of each clip, such as `torchvision.transforms.v2.Compose`.
+            Its result replaces `frames` in the item. Its argument is uint8 [F, C, H, W], or has another `layout` or
+            `dtype`. It is a torch tensor if torch is installed, and otherwise an array. During the call, the global
+            random generators of Python, numpy and torch have a seed that is computed from `seed`, the epoch and the
+            clip's name.
         seed: seed of random crops, of mirroring and of the transform, from 0 to 2**64 - 1.
-        threads: decoder threads per clip. 1 is right under DataLoader workers.
+        threads: decoder threads per clip. Use 1 with DataLoader workers, which already decode several clips at once.
         root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping
             {old prefix: new prefix}.
         allow_remote: whether sources may lie in another store than the dataset, such as another bucket or web server.
             See docs/storage.md.
         where: A filter for clips. Clips that pass are numbered from 0. The filter is a mapping from columns to values,
             such as {"split": "train"} or {"codec": ["h264", "hevc"]}, or an expression as in the `filter` of a policy.
-            The method `column` describes the columns.
+            The method `column` lists the names of columns.
         frame_columns: Columns of per-frame tables, such as states and actions. The listing gives the path of each table
             in its column `frame_table`. With a list of names, items have the values at the clip's frames. With a
-            mapping {name: seconds}, items have the values at these times relative to the clip's anchor (or its first
-            frame), and a mask of the times that have a value. {name: None} means the clip's frames, as in a list.
-        labels: The numbers assigned to the labels in a column. With the name of a column, such as "label", its values
-            are sorted and numbered from 0. {"run": 0, "walk": 1} sets the numbers for the column `label`, and
-            {"action": {"run": 0, "walk": 1}} those for another column. Items then have the number under the name of the
-            column, and the label itself under this name with the suffix `_name`. The numbers do not depend on `where`.
-            Defaults to the numbers that `framedex shard --labels` recorded.
+            mapping {name: seconds}, such as {"action": [0.0, 0.1]}, items have the values at these times, and a mask
+            that is False for times without a value. The times are relative to the clip's anchor frame if the policy
+            defines one, and otherwise to the clip's first frame. With {name: None}, items have the values at the clip's
+            frames, as with a list.
+        labels: The numbers assigned to the labels in a column. If this is the name of a column, such as "label", the
+            values of the column are sorted and numbered from 0. {"run": 0, "walk": 1} sets the numbers for the column
+            `label`, and {"action": {"run": 0, "walk": 1}} sets the numbers for the column `action`. Items then have the
+            number under the name of the column, and the label itself under this name with the suffix `_name`. The
+            numbers do not depend on `where`. Defaults to the numbers that `framedex shard --labels` recorded.
         cache: A cache for object storage. If None, every read goes to the store.
         on_error: The reaction to a clip that is not available because its source has changed or does not decode.
-            "raise" raises the error. "replace" returns another clip and logs a warning. The clip's number seeds the
-            draw of the clips that may replace it. If permission is denied or the transform fails, the error is always
-            raised.
-        clip_bytes: The maximum memory for the packets, the audio and the frames of one clip together. A clip that needs
-            more is treated as not available. Defaults to a quarter of the memory of this machine or container.
+            "raise" raises the error. "replace" returns another clip and logs a warning. The other clip is drawn at
+            random, with the number of the unavailable clip as the seed. If permission is denied or the transform fails,
+            the error is always raised.
+        clip_bytes: The maximum number of bytes that the packets, the audio and the frames of one clip take in memory
+            together. A clip that needs more is treated as not available. Defaults to a quarter of the memory of this
+            machine or container.
 
     Raises:
         FramedexError: An argument is wrong.
@@ -151,26 +157,28 @@ class ClipDataset(ColumnsOfClips):
     ) -> Self:
         """Return a dataset of the clips that a policy selects from an index. Each clip is planned when it is read.
 
-        Nothing is written to disk. The clips and their numbers are the same as those of
-        `framedex shard INDEX --policy POLICY`. The policy's random draws differ between epochs (see `set_epoch`).
+        Nothing is written to disk. Planning a clip means to compute its frames and byte ranges. The clips and their
+        numbers are the same as those of `framedex shard INDEX --policy POLICY`. The policy's random draws differ
+        between epochs (see `set_epoch`).
 
         Args:
             index: an index that `framedex index` wrote.
             policy: a YAML file, the name of a policy that comes with framedex ("fps"), or the content of a policy file,
                 as a mapping or as YAML.
             epoch: the first epoch, 0 or more.
-            seed: replaces the policy's seed, and is the seed of crops and of the transform. Defaults to the policy's
-                own seed, and to 0 for crops and the transform.
-            keep_damaged: allow clips with frames of damaged GOPs.
-            audio: whether clips carry audio; AudioOptions sets its rate, channels and length.
-            root: as for `ClipDataset`, as all following arguments.
+            seed: the seed of the policy's random draws, of random crops and of the transform. If None, the policy's
+                draws use the seed in the policy, and crops and the transform use the seed 0.
+            keep_damaged: whether clips may have frames of damaged GOPs.
+            audio: whether clips have audio. AudioOptions also sets the rate, channels and length of the audio.
+            root: where the sources are now, if they moved, as for `ClipDataset`.
             allow_remote: whether sources may lie in another store than the index.
-            where: keep only some clips.
-            labels: numbers for the values of a column, in all rows of the index that the policy samples.
-            cache: a cache for object storage.
-            on_error: the reaction to a clip that is not available.
+            where: a filter for clips, as for `ClipDataset`.
+            labels: the numbers assigned to the labels in a column, as for `ClipDataset`. If only the column is given,
+                the labels of all index rows that the policy samples are numbered.
+            cache: a cache for object storage, as for `ClipDataset`.
+            on_error: the reaction to a clip that is not available, as for `ClipDataset`.
             items: `decode`, `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads`, `frame_columns`
-                and `clip_bytes`.
+                and `clip_bytes`, as for `ClipDataset`.
 
         Raises:
             FramedexError: An argument is wrong.
@@ -179,7 +187,7 @@ class ClipDataset(ColumnsOfClips):
             NoClipsError: The policy selects no clip.
             StorageError: The sources are in another store, and neither `root` nor `allow_remote` is given.
         """
-        from framedex.sharder.planning.on_the_fly import ClipPlans  # this import takes 0.2 s, also in each worker
+        from framedex.sharder.planning.on_the_fly import ClipPlans  # imported here, because it takes 0.2 s per process
         from framedex.sharder.policies.reading import with_seed
 
         _check_on_error(on_error)
@@ -240,7 +248,7 @@ class ClipDataset(ColumnsOfClips):
         return self.pixels
 
     def resized(self, size: Size | None) -> Self:
-        """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
+        """Return the same clips with uint8 frames [F, H, W, 3], only stretched to a size. Raises FramedexError."""
         own = self.pixels
         return self.with_pixels(
             PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
@@ -262,7 +270,7 @@ class ClipDataset(ColumnsOfClips):
 
     @property
     def epoch(self) -> int:
-        """The epoch that determines random draws."""
+        """The current epoch, which determines random draws."""
         return self._epoch.get()
 
     def set_epoch(self, epoch: int) -> None:
@@ -277,21 +285,21 @@ class ClipDataset(ColumnsOfClips):
             epoch: A whole number of 0 or more.
 
         Raises:
-            FramedexError: `epoch` is not such a number.
+            FramedexError: `epoch` is negative or not a whole number.
         """
         self._epoch.set(checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
-        """Yield the clips that the policy selects but that cannot be made, each with the reason.
+        """Yield the clips that the policy selects but framedex cannot make, each with the reason.
 
-        This applies to datasets of `from_index`. A dataset on disk yields nothing. Its failures are in
+        Only a dataset of `from_index` yields failures. The failures of a dataset on disk are in its file
         failures.parquet.
         """
         yield from self.origin.failures()
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The Arrow type of each of the user's columns in `columns`."""
+        """The Arrow type of each column in `columns`, by name."""
         types = dict(self.origin.column_types)
         labels = self._clips.labels
         if labels is not None:
@@ -318,14 +326,15 @@ class ClipDataset(ColumnsOfClips):
         """Return one value for each clip, in the order of the clips. Clips are neither read nor decoded.
 
         Args:
-            name: one of `columns`, or a value of every clip: `clip_id`; `wanted_frames` (padding included),
-                `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
-                views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored), `upright_width`
-                and `upright_height`, `rotation_degrees`, `sample_aspect_ratio`, `color_transfer`, `frame_count`,
-                `frame_rate` (on average) and `duration_seconds` of its medium. A column of your own hides a field of
-                the medium of the same name. With `from_index`, the first six sample all clips, which reads the packets
-                of all media.
-            as_arrow: return Arrow's array, which distinguishes nulls from all values.
+            name: one of `columns`, or a field of the clip or its medium. A clip has `clip_id`, `wanted_frames` (the
+                number of its frames, with padding), `begin_seconds` and `end_seconds`, and if it is one of several
+                views, `multiview_id` and `view_name`. A medium has `media_id`, `uri`, `member`, `kind`, `codec`,
+                `width` and `height` (as stored), `upright_width` and `upright_height`, `rotation_degrees`,
+                `sample_aspect_ratio`, `color_transfer`, `frame_count`, `frame_rate` (on average) and
+                `duration_seconds`. If one of your columns has the name of a field of the medium, the name means your
+                column. With `from_index`, a field of the clip requires sampling all clips, which reads the packets of
+                all media.
+            as_arrow: whether to return an Arrow array, in which null differs from all values.
 
         Returns:
             A numpy array [clips]. Numbers have the column's type, or are float64 with NaN if there are nulls. Booleans
@@ -350,9 +359,9 @@ class ClipDataset(ColumnsOfClips):
     def shapes(self) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. Clips are not read.
 
-        Frames include padding. `size` or `framing` set the size, or clips keep their own. With `from_index`, a policy
-        whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
-        medium).
+        The number of frames includes padding. `size` or `framing` sets height and width. Without them, frames keep
+        their size. With `from_index`, if the clips of the policy differ in their number of frames, the packets of all
+        media are read, which takes about 1 ms per medium.
 
         Raises:
             FormatError: The dataset or the index is damaged or was replaced.
@@ -382,9 +391,9 @@ class ClipDataset(ColumnsOfClips):
         views = self.origin.views()
         if views is None:
             raise FramedexError(
-                "the clips of the dataset are not views that can be joined",
+                "the dataset was made without `views`, so its clips cannot be joined",
                 where=str(self.origin.path),
-                remedy="shard with a policy whose `views` says which rows of the listing belong together",
+                remedy="shard with a policy whose `views` defines which rows of the listing belong together",
             )
         return views.joined(self._clips.numbers)
 
@@ -401,36 +410,44 @@ class ClipDataset(ColumnsOfClips):
         """Return clip `number` as a dict. Negative numbers count from the end.
 
         Returns:
-            A dict with these keys:
+            A dict with the keys below. F is the number of the clip's frames, including padding. A padded frame is
+            either blank, or repeats another frame.
 
-            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where empty; [crops, F, H, W, 3] with a
-            `framing` of several crops, in another order of axes with `layout`, or what `transform` returned.
+            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB. Blank frames are zeros. With a `framing` of several
+            crops, [crops, F, H, W, 3]. With another `layout`, the axes are in another order. With a `transform`, its
+            result.
             - `movie`, with decode="movie": uint8 [bytes], a tiny MP4.
-            - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where empty.
-            - `pts`: int64 [F], timestamps in the medium's time base, the least int64 where empty.
-            - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN where empty.
-            - `frame_index`: int64 [F], numbers of the frames from 0 in presentation order, -1 where empty.
-            - `mask`: bool [F], False where padded: empty, or repeating a frame, whose number and time it has.
-            - `clip_id`, `uri`, and the user's columns. With `labels`, the column has the number of its value, which is
-            in `NAME_name`.
-            - `rotation_degrees`: the counterclockwise rotation that players apply, as `rotation="apply"` does.
-            - `sample_aspect_ratio`: the width of a stored sample over its height, 1 if it is not stated.
+            - `positions`, with decode="movie": int64 [F], the index of each frame in the movie, -1 for blank frames.
+            - `pts`: int64 [F], timestamps in the medium's time base. Blank frames have the smallest int64.
+            - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN for blank frames.
+            - `frame_index`: int64 [F], the frames' numbers from 0 in presentation order, -1 for blank frames.
+            - `mask`: bool [F], False for padded frames. A padded frame that repeats another frame has the number and
+            time of that frame.
+            - `clip_id`, `uri`, and the user's columns. With `labels`, the column of labels has the label's number, and
+            the key with the suffix `_name` has the label itself.
+            - `rotation_degrees`: the counterclockwise rotation in degrees that players apply. `rotation="apply"`
+            applies it, too.
+            - `sample_aspect_ratio`: the width of a stored sample divided by its height, 1 if the medium does not state
+            it.
             - `color_transfer`: the medium's transfer characteristics (ISO/IEC 23091-2 table 3; 16 and 18 are HDR).
             Frames are delivered without tone mapping.
-            - `multiview_id`, `view_name` and `view_away_seconds`, if the clip is one of several views: the name that
-            all views of the clip share, the name of this view, and float64 [F], the time of each frame minus the time
-            that was wanted (`MultiViewDataset` joins the views).
+            - `multiview_id`, if the clip is one of several views: the name that all views share. `MultiViewDataset`
+            joins the views.
+            - `view_name`, if the clip is one of several views: the name of this view.
+            - `view_away_seconds`, if the clip is one of several views: float64 [F], the time of each frame minus the
+            wanted time.
             - `audio`, if the dataset has audio: float32 [channels, samples] with full scale at 1.
             - `audio_mask`, if the dataset has audio: bool [samples], False for silence that was filled in.
             - `audio_rate`, if the dataset has audio: the sampling rate in Hz.
-            - the `frame_columns`: [F, …] for the clip's frames. For times, [times, …], and `NAME_mask`, bool [times],
-            False for times outside the sampled range of the video.
+            - each column of `frame_columns`: [F, …] if its values are wanted at the clip's frames, and [times, …] if
+            they are wanted at given times. For times, the key with the suffix `_mask` has bool [times], which is False
+            for times outside the range of the video from which the policy samples.
 
         Raises:
             IndexError: The clip does not exist.
             StaleError: The source has changed.
             DecodeError: The source does not decode.
-            FramedexError: The size of the clip's pictures is not possible with the `framing`.
+            FramedexError: The `framing` cannot be applied to pictures of the clip's size.
             TransformError: The transform fails.
             PolicyError: With `from_index`, reading the source shows that the clip cannot be made.
             FormatError: With `from_index`, the index has changed.
@@ -474,10 +491,10 @@ class ClipDataset(ColumnsOfClips):
         return self._clips.extra_values(clip, self.sources)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
-        """Return the record of clip `number`, which says how the clip is read and decoded.
+        """Return the record of clip `number`, which contains the clip's frames and byte ranges.
 
-        For a dataset on disk, this does not read the source. For clips that are planned from an index, it reads the
-        source if the index has only the container's sample tables and these are not sufficient.
+        For a dataset on disk, this does not read the source. With `from_index`, it reads the source if the index
+        recorded only the container's sample tables, and these tables are not sufficient for planning the clip.
 
         Args:
             number: The number of the clip. Negative numbers count from the end.
@@ -500,7 +517,7 @@ def _check_on_error(on_error: str) -> None:
             where="on_error",
             found="skip",
             allowed="raise, replace",
-            remedy="ClipLoader(dataset, on_error='skip'), or ClipStream for clips in tars",
+            remedy="use ClipLoader(dataset, on_error='skip'), or ClipStream for clips in tars",
         )
     check_choices(on_error=(on_error, ("raise", "replace")))
 

@@ -1,5 +1,8 @@
-"""ClipLoader: an iterator over batches of decoded clips.  Worker processes read clips, and decode them on the CPU. A
-GPU decodes the clips for which its decoder is known to give the exact frames."""
+"""ClipLoader: an iterable over batches of decoded clips.
+
+Worker processes read clips, and decode them on the CPU. If there is a GPU, it decodes the clips for which its decoder
+is known to give the exact frames.
+"""
 
 import collections
 import itertools
@@ -32,39 +35,40 @@ from framedex.loader.routing.movie import Colour
 from framedex.loader.routing.routes import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
-DALI_THREADS = 8  # the maximum number of DALI's CPU threads: more hardly help, and workers need the cores
+DALI_THREADS = 8  # maximum number of DALI's CPU threads; more threads hardly help, and workers need the cores
 
 
 class ClipLoader:
     """An iterable over batches of decoded clips. A batch is a dict with the keys of `ClipDataset.__getitem__`.
 
     Args:
-        dataset: the clips. With a MultiViewDataset, each clip of a batch has all of its views. Several ClipDatasets are
-            joined by ConcatClips, or by a torch ConcatDataset, which is loaded as a ConcatClips.
+        dataset: the clips. With a MultiViewDataset, each clip of a batch has all of its views. To load several
+            ClipDatasets, join them with ConcatClips. A torch ConcatDataset is converted to a ConcatClips.
         batch_size: clips per batch.
-        sampler: yields clip numbers. Defaults to a ClipSampler without shuffling.
-        batch_sampler: yields lists of clip numbers, each the clips of a batch, such as a BucketSampler. It takes the
-            place of `batch_size`, `sampler` and `last`.
+        sampler: an iterable of clip numbers. Defaults to a ClipSampler without shuffling.
+        batch_sampler: an iterable of lists, each of which has the clip numbers of one batch, such as a BucketSampler.
+            It replaces `batch_size`, `sampler` and `last`.
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
-        decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips that
-            are proven exact there (`routes`), and workers decode the rest of the same batch. With "auto" and a GPU,
-            workers also decode those clips that they would finish before the GPU (`balance`).
-        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, measured
-            times decide which decoder a clip gets. Two runs then differ by rounding.
+        decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips for
+            which they are proven to be exact (`routes`), and workers decode the other clips of the same batch. With
+            "auto" and a GPU, workers also decode those clips that they would finish before the GPU (`balance`).
+        cpu_share: with decode="auto", the share of clips that workers decode, 0 to 1. The decoder of each clip is then
+            fixed. If None, measured times determine the decoder of each clip, so the frames of two runs may differ by
+            rounding.
         colour: how close a GPU's colours must come to the CPU's colours, "close" or "exact" (`colour.colour_obstacle`).
             Workers decode the clips for which the GPU's colours are not close enough.
         rotation: replaces the dataset's `rotation`: "apply" turns frames upright, and "stored" leaves them as they are
             stored.
         size: (height, width) to which frames are stretched, which changes their proportions. Defaults to the dataset's
             `size` or `framing`.
-        framing: other ways to a size, crops and mirroring, in place of the dataset's `size` or `framing`. Their results
-            are the same on a GPU and on the CPU.
-        transform: A function of DALI operations from frames to frames, as in the definition of a pipeline. Its input is
-            uint8 FHWC on the device. (In contrast, the `transform` of a dataset is any function, and runs in the
-            workers; see `layout`.)
-        audio_transform: A function of DALI operations on the audio of one clip, float32 [channels, samples], such as a
-            spectrogram.
+        framing: a Framing, which replaces the dataset's `size` or `framing`. A GPU scales, crops and mirrors frames
+            like the CPU.
+        transform: A function that changes frames by DALI operations, as in the definition of a DALI pipeline. Its
+            argument is uint8 FHWC on the device. (In contrast, the `transform` of a dataset may be any function, and
+            runs in the workers; see `layout`.)
+        audio_transform: A function that changes the audio of one clip, float32 [channels, samples], by DALI operations,
+            for example to a spectrogram.
         normalize: (mean, std) for RGB in 0…1, with three numbers each. Frames become float32.
         layout: The order of the axes of each clip's `frames`: "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
             layout. If the dataset has a `transform`, frames are delivered as this transform returns them, on the CPU,
@@ -72,8 +76,8 @@ class ClipLoader:
         collate: The treatment of a batch whose clips differ in shape: "error", "list" or "pad".
         last: The treatment of a last batch that is not full. "partial" delivers it, "drop" leaves it out, and "pad"
             repeats its clips and marks the repeated clips in `is_padding`.
-        on_error: The reaction to a clip that is not available. "raise" raises the error, "skip" makes the batch
-            smaller, and "replace" loads another clip. The number of batches is always the same. Defaults to the
+        on_error: The reaction to a clip that is not available. "raise" raises the error, "skip" leaves the clip out of
+            its batch, and "replace" loads another clip. The number of batches is always the same. Defaults to the
             dataset's `on_error`.
         num_workers: The number of processes that read and decode clips. If 0, this process does all work.
         threads: The number of decoder threads per clip.
@@ -180,7 +184,7 @@ class ClipLoader:
         )
         share = fixed_share(device, decode, cpu_share, num_workers)
         self._division: Balance | float = Balance() if share is None else share
-        self._begun = 0  # number of batches begun in all iterations, from which each batch gets a unique key
+        self._begun = 0  # number of batches begun in all iterations, which is the unique key of the newest batch
         # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
         caps = driver_support(device_id) if device == "gpu" else None
@@ -200,7 +204,7 @@ class ClipLoader:
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # number of clips requested in this iteration
-        self._ended: int | None = None  # the epoch, if its last batch was delivered but its iteration has not ended
+        self._ended: int | None = None  # the epoch if its last batch was delivered, but the iteration goes on
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
@@ -241,7 +245,7 @@ class ClipLoader:
             self._order.set_epoch(self._order.epoch + 1)
 
     def _count_delivered(self, *, clips: int, batches: int) -> None:
-        """Tell an ElasticSampler what was delivered, because more entries were requested from it than delivered."""
+        """Report delivered entries to an ElasticSampler, from which more entries were requested than delivered."""
         if self._order is not None:
             self._order.deliver(clips if self._order.UNIT == "clips" else batches)
 
@@ -253,7 +257,8 @@ class ClipLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last delivered batch, with which a later run can continue.
 
-        It is the state of the sampler, with the rotation, aspect and sizes of pictures.
+        The state contains the state of the sampler, and the loader's options for the rotation, aspect and sizes of
+        pictures.
 
         Raises:
             FramedexError: The sampler is not one of framedex's samplers.
@@ -265,8 +270,8 @@ class ClipLoader:
 
         Raises:
             FramedexError: The sampler is not one of framedex's samplers, or the state belongs to another order of
-                clips, or to another rotation, aspect or sizes of pictures. States of versions that did not record
-                these stand for pictures as they are stored.
+                clips, or to another rotation, aspect or sizes of pictures. A state of an earlier version, which did not
+                record these options, is treated as a state of pictures as they are stored.
         """
         self._resumable().load_state_dict(without_pictures(state, self._pictures, "ClipLoader"))
         self._ended = None
@@ -276,7 +281,7 @@ class ClipLoader:
             raise FramedexError(
                 "resuming needs a ClipSampler, MixtureSampler or BucketSampler",
                 found=type(self._source).__name__,
-                remedy="sampler=ClipSampler(dataset)",
+                remedy="use sampler=ClipSampler(dataset)",
             )
         return self._order
 
@@ -297,7 +302,8 @@ class ClipLoader:
     def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
         """Request clips from workers.
 
-        The clips are divided between GPU and workers in fixed shares, or by the time at which each would finish them.
+        The clips are divided between GPU and workers in fixed shares, or so that each clip is decoded where it would be
+        finished first.
         """
         first, self._asked = self._asked, self._asked + len(numbers)
         division = self._division
@@ -306,7 +312,7 @@ class ClipLoader:
             return [self._supply.submit_balanced(number, division, self._begun) for number in numbers]
         on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
-        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # GPU clips first
+        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # clips for the GPU first
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
@@ -315,7 +321,7 @@ class ClipLoader:
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
-        least = self._options.batch_size if self._options.last == "drop" else 1  # minimum entries per batch
+        least = self._options.batch_size if self._options.last == "drop" else 1  # minimum size of the next batch
         if self._order is not None and self._order.remaining < least:
             self._ended = self._order.epoch
         return made()

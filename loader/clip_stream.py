@@ -75,22 +75,25 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
     iteration delivers the epoch that was set by `set_epoch`.
 
     Args:
-        path: what `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object storage.
-        shuffle: clips in the shuffle buffer of each worker, encoded as in the tars. The tars are shuffled, too. With 0,
-            clips come in the order of tars.
+        path: a dataset that `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object
+            storage.
+        shuffle: the number of clips in the shuffle buffer of each worker. The clips in the buffer are still encoded.
+            The order of the tars is shuffled, too. If 0, clips are delivered in the order of the tars, without
+            shuffling.
         seed: the seed of the shuffle, of random crops and of the transform.
-        rank: number of this process in distributed training. If None, webdataset finds it when the stream is made, by
-            the environment variables RANK and WORLD_SIZE, or by torch.distributed.
-        world_size: number of processes in distributed training. Give both, or neither.
+        rank: the number of this process in distributed training. If None, webdataset determines it when the stream is
+            made, from the environment variables RANK and WORLD_SIZE, or from torch.distributed.
+        world_size: the number of processes in distributed training. It must be given together with `rank`.
         uneven: what to do if clips cannot be divided evenly among ranks. "pad" repeats the epoch's first clips and
             "drop" leaves out its last ones, so that all ranks have the same number of clips and batches. "allow"
-            delivers every clip exactly once; the first ranks have one clip more.
-        on_error: the reaction to a clip that is not available: "raise"; "skip", which leaves it out (`skipped`); or
-            "replace", which delivers another clip, one of a few drawn by the clip's number, and logs a warning.
-        where: keep only some clips, as for ClipDataset.
-        labels: numbers for the values of a column, as for ClipDataset.
-        root: where the sources are now, if they moved. Only `frame_columns` needs them.
-        allow_remote: whether the frames' tables may lie in another store than the dataset, as for ClipDataset.
+            delivers every clip exactly once, so that the first ranks have one clip more.
+        on_error: the reaction to a clip that is not available. "raise" raises the error. "skip" leaves the clip out
+            (see `skipped`). "replace" delivers another clip and logs a warning. The other clip is drawn at random, with
+            the number of the unavailable clip as the seed.
+        where: a filter for clips, as for ClipDataset.
+        labels: the numbers assigned to the labels in a column, as for ClipDataset.
+        root: where the sources are now, if they moved. Only `frame_columns` reads them.
+        allow_remote: whether the tables of `frame_columns` may lie in another store than the dataset.
         cache: a cache for object storage. If None, every read goes to the store.
         items: `decode`, `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and
             `clip_bytes`, as for ClipDataset.
@@ -186,7 +189,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
             epoch: A whole number of 0 or more.
 
         Raises:
-            FramedexError: `epoch` is not such a number.
+            FramedexError: `epoch` is negative or not a whole number.
         """
         if self._resumption.set_epoch(checked_epoch(epoch)):
             self._iteration = None
@@ -196,10 +199,10 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         return self._history.skips()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the clips that this worker delivers in an epoch, or in the rest of one after `load_state_dict`.
+        """Yield the clips that this worker delivers in an epoch. After `load_state_dict`, yield the rest of the epoch.
 
         Yields:
-            Dicts as those of `ClipDataset.__getitem__`.
+            Dicts like those that `ClipDataset.__getitem__` returns.
 
         Raises:
             FramedexError: A state was loaded after the workers had started, or the state belongs to another worker.
@@ -217,10 +220,11 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         workers, one = Workers(world_size=self.world_size, per_rank=per_rank), start.lane
         if one is not None and (one.workers, one.rank, one.worker) != (workers, self.rank, worker):
             raise FramedexError(
-                "the loaded state is that of another worker",
+                "the loaded state belongs to another worker",
                 found=f"worker {one.worker} of {one.workers.per_rank} of rank {one.rank} of {one.workers.world_size}",
                 allowed=f"worker {worker} of {per_rank} of rank {self.rank} of {self.world_size}",
-                remedy="resume with as many ranks and workers, or save the state by state_dict(loader, batches=…)",
+                remedy="resume with these numbers of ranks and workers, or save states by "
+                "state_dict(loader, batches=…)",
             )
         passed = None if one is None else one.passed
         lane = lane_of(self._order, start.epoch, start.stages, workers, rank=self.rank, worker=worker, passed=passed)
@@ -292,8 +296,8 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
 
         Args:
             loader: The torch DataLoader that delivers this stream. It is needed because its workers read ahead. Leave
-                it out if this process iterates over the stream itself, and for a StatefulDataLoader, which counts
-                batches itself.
+                it out if this process iterates over the stream without a DataLoader, or if the loader is a
+                StatefulDataLoader, which counts batches itself.
             batches: The number of batches that this rank has delivered since the loader's iteration began. It must be
                 given together with `loader`.
 
@@ -302,7 +306,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
                 stream, or the loader has fewer than `batches` batches.
         """
         if (loader is None) != (batches is None):
-            raise FramedexError("state_dict needs loader and batches together, or neither")
+            raise FramedexError("state_dict must get both loader and batches, or neither of them")
         if loader is None or batches is None:
             return self._as_state(self._progress_here())
         batching = self._batching(loader)
@@ -324,8 +328,8 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
 
         Raises:
             FramedexError: `state` is not a state of a stream, or belongs to another order of clips, or to another
-                rotation, aspect or sizes of pictures. States of versions that did not record these stand for pictures
-                as they are stored.
+                rotation, aspect or sizes of pictures. A state of an earlier version, which did not record these
+                options, is treated as a state of pictures as they are stored.
         """
         loaded = progress_of(self._order, without_pictures(state, self._pictures, "ClipStream"))
         self._iteration = None

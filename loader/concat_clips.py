@@ -56,11 +56,13 @@ class ConcatClips:
         for option in ("decode", "frame_columns"):
             _shared_value(self.datasets, option, f"open all datasets with the same {option}")
         self._check_labels()
-        # A dataset without clips has no record of its columns.
+        # Datasets without clips are ignored, because they have no record of their columns.
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
-            raise FramedexError(f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename it")
+            raise FramedexError(
+                f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename the column"
+            )
         every = dict.fromkeys(name for own in names for name in own)
         self._partial = frozenset(name for name in every if any(name not in own for own in names))
         self._names = [name for name in every if columns == "all" or name not in self._partial]
@@ -83,7 +85,7 @@ class ConcatClips:
 
     @property
     def classes(self) -> list[str]:
-        """The label that each number stands for, as a list: `classes[number]`.
+        """The labels, in the order of their numbers: `classes[number]` is the label with this number.
 
         Raises:
             FramedexError: The datasets have no labels, or their labels are in different columns.
@@ -97,7 +99,9 @@ class ConcatClips:
         given = [dataset.sources.cache for dataset in self.datasets if dataset.sources.cache is not None]
         if len({cache.folder for cache in given}) > 1:
             found = ", ".join(str(cache.folder) for cache in given)
-            raise FramedexError("joined datasets have different caches", found=found, remedy="share one DiskCache")
+            raise FramedexError(
+                "joined datasets have different caches", found=found, remedy="open all datasets with the same DiskCache"
+            )
         return given[0] if given else None
 
     def __len__(self) -> int:
@@ -128,7 +132,7 @@ class ConcatClips:
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are scaled. If None, frames keep their stored size.
+        """(height, width) to which frames are stretched, or None if frames are not stretched to a size.
 
         Raises:
             FramedexError: The datasets have different sizes.
@@ -137,7 +141,7 @@ class ConcatClips:
         return size
 
     def pixels_of(self, number: int) -> PixelOptions:
-        """Return the options for the frames of a clip. Their framing is the one of the clip's own dataset."""
+        """Return the options for the frames of a clip, which are those of the dataset that contains the clip."""
         return self.datasets[self.locate(number)[0]].pixels
 
     def with_pixels(self, pixels: Sequence[PixelOptions]) -> Self:
@@ -156,7 +160,7 @@ class ConcatClips:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The current epoch, which determines random draws."""
         return self.datasets[0].epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -310,7 +314,7 @@ def is_joined(dataset: object) -> bool:
 
 
 def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
-    """Yield ClipDatasets in order, with those inside joined datasets. Raises FramedexError for other objects."""
+    """Yield the ClipDatasets of all datasets, even of joined ones, in order. Raises FramedexError for other objects."""
     for dataset in datasets:
         if isinstance(dataset, ClipDataset):
             yield dataset

@@ -18,11 +18,11 @@ from framedex.sharder.clips.clip import ABSENT, Clip
 
 
 class MultiViewDataset:
-    """A map-style, picklable dataset of clips of several views. The policy's `views` says which clips form an item.
+    """A map-style, picklable dataset whose items have several views. The policy defines which clips form an item.
 
     Args:
-        clips: A dataset made with a policy that has `views`, or `ClipDataset.from_index` with such a policy. The
-            options of this dataset apply to each view.
+        clips: A dataset made with a policy that has `views`, or `ClipDataset.from_index` with such a policy. Its
+            options, such as `framing`, apply to each view.
         stack: Whether the arrays of the views are stacked along a new axis. The frames of all views must then have the
             same shape. If False, the values are dicts {view: value}.
 
@@ -43,8 +43,8 @@ class MultiViewDataset:
                 found=counted(len(clips), "clip") + " of single views",
                 remedy="choose clips by columns that all views share, or `missing: mask` in the policy's `views`",
             )
-        # For each view that some clip lacks: an example clip of the view, and whether clips of this view have another
-        # number of frames than the leading view. Entries are added on first use.
+        # For each view that some item lacks: an example clip of the view, and whether clips of this view have
+        # another number of frames than clips of the leading view. Entries are added on first use.
         self._shapes: dict[str, tuple[Clip, bool]] = {}
 
     def __len__(self) -> int:
@@ -56,12 +56,12 @@ class MultiViewDataset:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The current epoch, which determines random draws."""
         return self.clips.epoch
 
     @property
     def classes(self) -> list[str]:
-        """The label that each number stands for, like `ClipDataset.classes`."""
+        """The labels, in the order of their numbers, like `ClipDataset.classes`."""
         return self.clips.classes
 
     def set_epoch(self, epoch: int) -> None:
@@ -110,7 +110,7 @@ class MultiViewDataset:
         return found if as_arrow else column_as_numpy(found, name)
 
     def shapes(self) -> NDArray[np.int64]:
-        """Return int64 [clips, 3]: frames, height and width of the first view of each clip, as `ClipDataset.shapes`."""
+        """Return int64 [items, 3]: frames, height and width of each item's first view, like `ClipDataset.shapes`."""
         return self.clips.shapes()[self._first_views()]
 
     def places(self, kind: Any) -> NDArray[np.int64]:
@@ -133,8 +133,9 @@ class MultiViewDataset:
             The keys of `ClipDataset.__getitem__`. `frames`, `pts`, `seconds`, `frame_index`, `mask`, `clip_id`, `uri`,
             `rotation_degrees`, `color_transfer`, `view_away_seconds` and audio are dicts {view: value}, or with
             `stack`, arrays [V, …] in the order of `views`. `multiview_id`, the user's columns and the `frame_columns`
-            come from the view that is the clock, or otherwise from the first view. For a missing view, all frames are
-            zeros, the mask is False everywhere, and `clip_id` is empty.
+            come from the leading view: the view that the policy's `views` makes the clock of the scene, or otherwise
+            the first view. For a missing view, all frames are zeros, the mask is False everywhere, and `clip_id` is
+            empty.
 
         Raises:
             FramedexError: The views have different shapes and cannot be stacked. Other exceptions are those of
@@ -153,7 +154,8 @@ class MultiViewDataset:
     def leading(numbers: dict[str, int]) -> str:
         """Return the leading view, from which an item takes its shared entries (the user's columns, for example).
 
-        It is the view whose clip comes first in the dataset. If the scene has a view as its clock, it is that view.
+        It is the view whose clip comes first in the dataset. If one of the views is the clock of the scene, it is this
+        view.
 
         Args:
             numbers: The number of the clip of each view, as the method `numbers` returns it.
@@ -168,7 +170,7 @@ class MultiViewDataset:
         Args:
             view: the view.
             leading: the item of the clip's leading view.
-            pixels: how frames are delivered.
+            pixels: the options for the frames.
 
         Returns:
             The view's item without frames, its decoded frames (all zeros), and the seeds of the clip's random draws.
@@ -201,7 +203,7 @@ class ViewJoiner:
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
-        """Return a clip of padding alone, for a view that an item lacks."""
+        """Return a clip that consists of padding, for a view that an item lacks."""
         item, frames, draw = self._dataset.blank(view, leading.item, self._pixels)
         if self._pixels.transform is not None:
             frames = sendable(self._pixels.finished(frames, draw))

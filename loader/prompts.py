@@ -32,18 +32,18 @@ def prompt_text(
 
     Args:
         item: An item of ClipDataset.
-        template: A text with fields in the notation of `str.format`. `times` is the joined texts of all frames, and
-            `count` is the number of these texts. `first` and `last` are the times in seconds of the first and last
-            frame, if the clip has frames. Every other key of the item whose value is a single text or number is a
-            field, too, such as `caption` or `uri`.
+        template: A text with fields in the notation of `str.format`. `times` is the texts of all frames, joined by
+            `separator`, and `count` is the number of these texts. `first` and `last` are the times in seconds of the
+            first and last frame, if the clip has frames. Every other key of the item whose value is a single text or
+            number is a field, too, such as `caption` or `uri`.
         frame: The template for one frame, with the fields `seconds`, `number` (which counts these texts from 1) and
             `frame_index`.
         separator: The text between the texts of two frames.
         group: The number of frames that share one text, such as 2 for models that join two frames into one patch. For a
             group, `seconds` is the mean of the times of its first and last frame, as in Qwen3-VL, and `frame_index` is
-            that of its first frame.
-        origin: The zero of the times. With "container", times are those of the container, as in the item. With "clip",
-            times count from the clip's earliest frame.
+            the number of its first frame.
+        origin: The zero of the times. With "container", times are the item's `seconds`, which follow the container's
+            clock. With "clip", times count from the clip's earliest frame.
 
     Returns:
         The filled template. Padded frames are ignored. A group in which all frames are padded has no text.

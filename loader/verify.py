@@ -1,4 +1,4 @@
-"""The Python function `framedex.verify`, which does what the command `framedex verify` does.
+"""The Python function `framedex.verify`, which corresponds to the command `framedex verify`.
 
 `VerifyReport` counts the results.
 """
@@ -68,7 +68,7 @@ class VerifyReport:
 
     @property
     def failed(self) -> int:
-        """The number of wrong clips, without those of internal errors."""
+        """The number of wrong clips, without the clips for which framedex itself failed."""
         return len(self.wrong) - self.internal
 
     @property

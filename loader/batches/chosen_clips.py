@@ -1,4 +1,4 @@
-"""The clips of a source that pass a loader's filter, with their labels. Makes items of these clips."""
+"""The clips of a source that pass a loader's filter, with their labels, and functions that make items of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PixelArguments(TypedDict, total=False):
 
 
 class ItemArguments(PixelArguments, total=False):
-    """Keyword arguments of loaders that make items: those of PixelArguments, the decoder, and per-frame columns."""
+    """Keyword arguments of loaders that make items: PixelArguments, the decoder, and per-frame columns."""
 
     decode: Decode
     frame_columns: FrameColumns | None
@@ -151,8 +151,8 @@ class ChosenClips:
         self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
         self.numbers = None if where is None else clips_where(source, where, str(source.path))
         self.labels = self._numbered_labels(labels)
-        # Shared by all copies. Warnings refer to the user's line that opened the dataset, since no user's code runs in
-        # a worker process.
+        # All copies share `_has_warned`. A warning shows the line of the user's code that opened the dataset. This line
+        # is recorded here, because it cannot be found in a worker process.
         self._has_warned, self._user_line = SharedNumber(), user_line()
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class ChosenClips:
         return place if self.numbers is None else int(self.numbers[place])
 
     def clip(self, place: int, epoch: int = 0) -> Clip:
-        """Return a clip, with numbers in place of labels. Raises as `ClipSource.clip`."""
+        """Return a clip, with numbers in place of labels. Raises the exceptions of `ClipSource.clip`."""
         clip = self.source.clip(self.number(place), epoch)
         if self.options.decode == "cpu" and self.options.pixels.dtype == "uint8":
             self._warn_of_lost_bits(clip.medium)
@@ -254,7 +254,7 @@ class ColumnsOfClips:
 
     @property
     def classes(self) -> list[str]:
-        """The label that each number stands for, as a list: `classes[number]`.
+        """The labels, in the order of their numbers: `classes[number]` is the label with this number.
 
         Raises:
             FramedexError: There are no labels.

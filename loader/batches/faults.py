@@ -37,7 +37,7 @@ class NvdecClip:
 
     Attributes:
         packets: The clip's packets in a container, as NVDEC reads them.
-        wanted: The numbers of the wanted pictures among those of the packets, int32 [unique], ascending.
+        wanted: The indices of the wanted pictures among all pictures of the packets, int32 [unique], ascending.
     """
 
     packets: GpuMovie
@@ -50,19 +50,20 @@ class Fetched:
 
     Attributes:
         number: number of the clip.
-        item: the entries of a batch besides frames.
-        cost: the estimated cost of decoding it.
+        item: the clip's item without frames.
+        cost: the estimated times of decoding the clip.
         size: (height, width) to which a GPU scales pictures.
-        frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or the
-            result of the dataset's transform.
+        frames: the frames, if a worker decoded them: uint8 [F, H, W, 3], [crops, F, H, W, 3] if a clip has several
+            crops, or the result of the dataset's transform.
         movie: the input of NVDEC, if NVDEC decodes the clip.
-        images: the bytes of each image, a JPEG, as uint8 [bytes], if nvJPEG decodes the clip.
-        order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
-        cutout: how a GPU then turns and cuts frames. If None, they stay as they are.
+        images: the bytes of each JPEG image, uint8 [bytes], if nvJPEG decodes the clip.
+        order: int64 [F], for each frame of the clip, the index of the decoded frame, or -1 for a blank frame. If None,
+            the decoded frames are already the frames of the clip.
+        cutout: the rotation and cropping that a GPU applies to decoded frames. If None, it applies neither.
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
-        bytes_read: bytes read for the clip.
-        packets: packets of the clip.
+        bytes_read: the number of bytes read for the clip.
+        packets: the number of packets of the clip.
     """
 
     number: int
@@ -82,12 +83,11 @@ class Fetched:
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
-TRANSFORM = "transform"  # kind of fault if the user's transform fails; this fault also ends the run
+TRANSFORM = "transform"  # the kind of fault if the user's transform fails, which also ends the run
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError, TRANSFORM: TransformError}
-# Faults of the kind "damaged" come from a DamageError, which is an error of planning. Loaders raise DecodeError
-# instead.
+# A DamageError occurs when a clip is planned. Its fault has the kind "damaged", for which loaders raise DecodeError.
 KINDS = ERRORS | {"damaged": DamageError}
-# Kinds of StorageError that affect all clips and not only one. They end the run, regardless of `on_error`.
+# Kinds of StorageError that affect all clips and not only one. Such errors end the run, regardless of `on_error`.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
 TRIES = 8  # number of replacements that are tried for a clip before its error is raised
@@ -160,7 +160,8 @@ def read_or_replaced(
         place: The index of the item, which is also the seed of the draw of replacements.
         count: The number of all items.
         on_error: The reaction to an item that is not available.
-        first: A function that reads the item itself. Defaults to `read` with the index of the item.
+        first: A function that reads the wanted item (and no replacement). Defaults to `read` with the index of the
+            item.
         number: The number of the item in messages. Defaults to `place`.
 
     Raises:

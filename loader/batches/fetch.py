@@ -42,12 +42,12 @@ class ReadableClips(Protocol):
         """The epoch that determines random draws."""
 
     def pixels_of(self, number: int) -> PixelOptions:
-        """Return how the frames of clip `number` are turned, scaled, cut and laid out."""
+        """Return the options for the frames of clip `number`, such as rotation, framing and layout."""
 
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
-        """Return the record of clip `number`, which says how the clip is read and decoded."""
+        """Return the record of clip `number`, which contains the clip's frames and byte ranges."""
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
         """Adapt the remedy in a clip's error to the kind of the dataset: on disk, or planned from an index."""
@@ -64,7 +64,7 @@ def picture(
     Raises:
         StaleError: The clip's source is missing or has changed.
         DecodeError: The clip does not decode, or would need too much memory. The memory is checked before reading.
-        FramedexError: The size of the clip's pictures is not possible with the framing, or the transform fails.
+        FramedexError: The framing cannot be applied to pictures of the clip's size, or the transform fails.
     """
     if decode == "movie":
         pixels.check_memory(clip, None)
@@ -96,7 +96,7 @@ class FetchOptions:
 
     Attributes:
         colour: how close a GPU's colours must come to the CPU's.
-        caps: the formats that the GPU's driver supports.
+        caps: the formats that the GPU's driver supports. If None, all formats that NVDEC is known to decode exactly.
         nvjpeg: whether the GPU decodes JPEGs, too.
         windows: Whether the frames that the GPU decodes can be turned and cut afterwards. If not, workers decode the
             clips whose frames must be turned or cut.
@@ -115,7 +115,7 @@ class Fetcher:
         self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
-        """Return a clip, or a Fault if the clip is not available. Exceptions other than those of media are bugs.
+        """Return a clip, or a Fault if the clip is not available. An exception that this raises is a bug.
 
         Args:
             wanted: The request.
@@ -152,7 +152,7 @@ class Fetcher:
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
-            # A transform may return any object; `sendable` checks that it can leave the worker.
+            # A transform may return any object. `sendable` converts it for sending to another process.
             frames = pixels.decoded(clip, encoded, cutout)
             fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds

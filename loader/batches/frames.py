@@ -50,7 +50,7 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozense
     if some:
         raise FramedexError(
             "the clips of a batch do not have the same keys",
-            found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
+            found=", ".join(f"{name} in {count} of {len(items)} clips" for name, count in some.items()),
             remedy="join only datasets of the same kind, with or without audio, and with or without several views",
         )
     columns = {name: [item[name] for item in items] for name in items[0]}
@@ -78,8 +78,8 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
         raise FramedexError(
             f"the clips of a batch differ in the shape of {name!r}",
             found=", ".join(str(shape) for shape in different),
-            remedy="portrait and landscape pictures meet: give size=(height, width) or a Framing with a size, make "
-            "batches of one shape with BucketSampler, or use rotation='stored' if they are stored alike"
+            remedy="the batch has portrait and landscape pictures: give size=(height, width) or a Framing with a size, "
+            "make batches of one shape with BucketSampler, or use rotation='stored' if all are stored with one shape"
             if are_turned
             else "give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
             "--audio-seconds), or collate='pad' or 'list'",
@@ -204,10 +204,11 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
 class LoaderOptions:
     """The options of ClipLoader for decoding clips and making batches.
 
-    The other fields are ClipLoader's arguments with the same names.
+    Fields that are not described here are ClipLoader's arguments with the same names.
 
     Attributes:
-        pixels: The options for frames. If datasets are joined, those of the first, which differ in framing alone.
+        pixels: The options for frames. If datasets are joined, these are the options of the first dataset. The options
+            of the other datasets differ only in framing.
         framings: The distinct framings of the datasets.
 
     Raises:
@@ -240,17 +241,26 @@ class LoaderOptions:
         check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
         if self.device == "cpu" and self.decode == "gpu":
-            raise FramedexError("decode='gpu' delivers frames on the GPU", remedy="device='gpu', or decode='cpu'")
+            raise FramedexError(
+                "decode='gpu' delivers frames on the GPU, so it needs device='gpu'",
+                found="device='cpu'",
+                remedy="use device='gpu', or decode='cpu'",
+            )
         if self.device == "gpu" and self.output == "numpy":
-            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
+            raise FramedexError(
+                "device='gpu' delivers torch tensors, so it needs output='torch'",
+                found="output='numpy'",
+                remedy="use output='torch', or device='cpu'",
+            )
 
     @property
     def ahead(self) -> int:
         """The number of batches that the loader begins before it delivers the first batch.
 
-        There are two clips in progress per worker. If a GPU and workers both decode, there are six, because a worker
-        decodes a clip only if the GPU has enough other clips to decode in the meantime. If frames keep their stored
-        size, there are only two, because six clips per worker would take too much of the GPU's memory.
+        Normally, two clips per worker are in progress. If a GPU and workers both decode, six clips are in progress,
+        because a worker decodes a clip only if the GPU has enough other clips to decode in the meantime. But if frames
+        keep their stored size, only two are in progress, because six clips per worker would take too much of the GPU's
+        memory.
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
@@ -268,11 +278,11 @@ class Finish:
 
     Attributes:
         transform: A function of DALI operations on each clip's frames. None if there is no transform.
-        audio_transform: A function of DALI operations on each clip's audio. None if there is no such transform.
+        audio_transform: A function of DALI operations on each clip's audio. None if there is no audio transform.
         normalize: (mean, std) for RGB in 0…1, which makes frames float32. None if frames are not normalised.
         layout: The order of the axes of the delivered frames.
         collate: The treatment of clips that differ in shape.
-        dtype: The form of the samples of decoded frames.
+        dtype: The type of the samples of decoded frames, as for ClipDataset.
     """
 
     transform: Callable[[Any], Any] | None
@@ -306,12 +316,12 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         raise FramedexError(
             "ClipLoader's transform accepts frames of a single crop only (FHWC)",
             found=f"framing with position={stacked[0].position!r}",
-            remedy="leave out the transform, or give ClipDataset a transform of its own",
+            remedy="leave out the transform, or pass it to ClipDataset instead",
         )
     if finish.transform is not None and finish.dtype != "uint8":
         raise FramedexError("ClipLoader's transform accepts 8-bit frames only", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":
-        raise FramedexError("normalize needs RGB frames", found="dtype='raw'", remedy="dtype='uint16'")
+        raise FramedexError("normalize needs RGB frames", found="dtype='raw'", remedy="use dtype='uint16'")
     if options.pixels.transform is None:
         return
     if options.device == "gpu":
@@ -340,17 +350,18 @@ class Runs(Protocol):
 
 
 class Frames:
-    """The last stage of ClipLoader on the CPU: makes batches of decoded frames. A subclass does the same on a GPU.
+    """The last stage of ClipLoader, which makes batches of decoded frames on the CPU. A subclass does so on a GPU.
 
     Args:
         finish: The options for the steps after decoding.
         transformer: An object that runs the transform of `finish`. None if there is no transform.
-        audio: An object that runs the audio transform of `finish`. None if there is no such transform.
+        audio: An object that runs the audio transform of `finish`. None if there is no audio transform.
 
     Attributes:
         decoders: The functions that decode clips on the device, one for each decoding thread. A function may occur
             several times. Empty on the CPU, where workers decode.
-        at_once: (least, most) clips that a decoder takes in one call. It waits a short time for the least number.
+        at_once: The minimum and maximum number of clips that a decoder takes in one call. If fewer clips are waiting,
+            the decoder waits a short time for more.
     """
 
     decoders: Sequence[DecodeClips] = ()
@@ -360,7 +371,7 @@ class Frames:
         self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def given(self, clip: Fetched) -> Any:
-        """Return a clip's frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
+        """Return the frames of a clip that a worker decoded, uint8 [F, H, W, 3], on the device."""
         return clip.frames
 
     def finish(self, frames: list[Any]) -> Any:
@@ -406,7 +417,7 @@ class Frames:
         return lambda: content
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return a text with the free memory of the GPU if the GPU's memory was the cause of an error. Otherwise None.
+        """If an error means that the GPU's memory is full, return a text with the free memory. Otherwise, return None.
 
         On the CPU, always return None, so that a MemoryError reaches the caller unchanged.
         """

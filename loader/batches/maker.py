@@ -42,7 +42,7 @@ class DecodingThreads:
     Args:
         frames: The last stage of the loader, which has the decoders.
         supply: The supply of clips. It fetches a clip again if the GPU fails to decode the clip, and counts failures.
-        balance: The object that receives the GPU's decoding times. None if these times do not matter.
+        balance: The object that receives the GPU's decoding times. None if these times are not used.
         replaceable: Whether another clip may replace a clip that is not available.
     """
 
@@ -51,7 +51,7 @@ class DecodingThreads:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
-        # These are not threads of an executor, which take one task at a time, because a decoder takes several clips.
+        # An executor is not used, because its threads take one task at a time, but a decoder takes several clips.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
             for decode in frames.decoders
@@ -326,7 +326,7 @@ class BatchMaker:
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
-        """Return the clips of a batch with their frames, as a dict with ascending places in the batch as keys.
+        """Return the clips of a batch with their frames, by their indices in the batch, in ascending order.
 
         Clips that are not available are replaced or left out. The GPU decodes clips as they arrive, while workers fetch
         or decode other clips.
@@ -363,7 +363,7 @@ class BatchMaker:
             yield from range(len(batch.numbers))
             return
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place, future in enumerate(batch.fetched):  # cancelled futures also call this
+        for place, future in enumerate(batch.fetched):  # the callback is also called for a cancelled future
             future.add_done_callback(lambda _, place=place: arrived.put(place))  # type: ignore[misc]
         for _ in batch.fetched:
             begun = time.perf_counter()

@@ -1,8 +1,8 @@
 """Fetch clips in worker processes. If a clip is not available, retry, replace or skip it, or raise its error.
 
-torch's DataLoader gives whole batches to workers. Here, each clip is a separate task, so that all workers decode the
-same batch. Workers return large arrays through shared memory. If a worker dies, only its current task is lost. During a
-task, a worker may ask its caller questions.
+torch's DataLoader gives whole batches to workers. Here, each clip is a separate task, so that several workers decode
+the clips of one batch. Workers return large arrays through shared memory. If a worker dies, only its current task is
+lost. During a task, a worker may ask its caller questions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ View = TypeVar("View", int, str)
 Answer = Callable[[Any], Any]
 
 ALIGNMENT = 64  # bytes, the alignment that numpy and torch give to their own arrays
-NICENESS = 10  # lower priority of workers, so that they do not delay a main process that feeds a GPU
+NICENESS = 10  # added to the nice value of workers, so that they do not delay a main process that feeds a GPU
 SECONDS_TO_END = 5.0  # seconds after which a worker that does not end is killed: it may hang in a decoder
 
 
@@ -240,7 +240,7 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
 
 
 def _receive(connection: Any, content: bytes, places: list[tuple[int, int]]) -> Any:
-    """Return the object that `_send` sent, from its message and the shared memory, which this function receives.
+    """Return the object that `_send` sent. Its message was already received, and this receives the shared memory.
 
     Args:
         connection: The connection from which the descriptor of the shared memory is received.
@@ -346,7 +346,7 @@ class ClipSupply:
         return self._drawn(f"clip {number}", self._draw(number, len(self.dataset)), lambda draw: {0: draw})[0]
 
     def another_item(self, number: int, views: JoinsViews) -> dict[str, Fetched]:
-        """Return the views of a replacement for an item that is not available.
+        """Return the views of another item, which replaces an item that is not available.
 
         A few items are drawn, with the number of the item's first clip as the seed. The first item whose clips are all
         available is returned.

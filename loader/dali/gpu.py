@@ -113,7 +113,7 @@ def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
     """Return a copy of a clip's frames, turned, cropped and in order, with zeros for padding."""
-    assert clip.order is not None  # set for every clip that a GPU decodes
+    assert clip.order is not None  # every clip that a GPU decodes has an order
     if clip.cutout is None:
         return _in_order(decoded[None], clip.order)[0]
     cutout = clip.cutout
@@ -303,7 +303,7 @@ def collated(
     Args:
         name: The key of the tensors in the batch, for error messages.
         clips: One tensor per clip.
-        collate: What is done if shapes differ, as in `collate_clips`.
+        collate: The treatment of different shapes, as in `collate_clips`.
         finish: The function that finishes one tensor, or the stacked tensors of all clips.
 
     Raises:

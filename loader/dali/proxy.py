@@ -29,9 +29,9 @@ NO_MOVIE: MovieFeed = {
 class ProxiedDataset:
     """A picklable torch dataset whose frames are decoded by a DALI pipeline (`clip_pipeline`) in the main process.
 
-    After an error in the pipeline, a whole batch is lost. So workers report unreadable clips before they are sent to
-    the pipeline. Workers also decode the clips that NVDEC must not decode (`routes.gpu_obstacle`), and send their
-    frames to the pipeline.
+    An error in the pipeline loses a whole batch. So a worker reads each clip, and raises the error of an unreadable
+    clip, before the clip is sent to the pipeline. Workers also decode the clips that NVDEC must not decode
+    (`routes.gpu_obstacle`), and send their frames to the pipeline.
 
     Args:
         dataset: The clips.

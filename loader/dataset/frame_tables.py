@@ -1,8 +1,8 @@
 """Per-frame tables: Parquet files with one row per frame of a video, such as states and actions of a robot.
 
-A listing has the path of such a file, relative to the root of the index, in the column `frame_table`. The column
-`frame_row` has the number of the table's row for the first frame of a clip's stretch. This stretch is the range of
-frames from which the policy samples, or the whole video.
+A listing has the path of such a file, relative to the root of the index, in the column `frame_table`. A clip's stretch
+is the range of frames from which the policy samples, or the whole video. The listing's column `frame_row` has the
+number of the table's row that belongs to the first frame of the stretch.
 """
 
 import functools
@@ -27,7 +27,7 @@ from framedex.storage.reader import DiskCache
 
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 
-TIME, NUMBER = "timestamp", "frame_index"  # columns with each frame's time in seconds, and its number in the stretch
+TIME, NUMBER = "timestamp", "frame_index"  # table columns: the frame's time in seconds, and its number in the stretch
 MAX_FILES = 64  # maximum number of open files; LeRobot stores a few hundred episodes per file
 MAX_KEPT_BYTES = 256 << 20  # maximum size of cached columns per worker, so that many workers fit into memory
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
@@ -46,8 +46,8 @@ class FrameTables:
     """Reads columns of per-frame tables for clips. Picklable.
 
     Args:
-        wanted: The names of columns, or a mapping from names to times in seconds relative to the clip's anchor. If the
-            times of a column are None, its values are read for the frames of the clip.
+        wanted: The names of columns, or a mapping from names to times in seconds relative to the clip's anchor frame.
+            If the times of a column are None, its values are read at the frames of the clip.
         locate: A function that returns the location of a file, given the path relative to the root of the index.
         cache: A cache for tables in object storage.
     """
@@ -73,10 +73,10 @@ class FrameTables:
         """Return the values of the wanted columns for a clip, by the names of the columns.
 
         Returns:
-            For the clip's frames, arrays [F, …], with zeros where `frame_index` is -1. For times, arrays [times, …]
-            with the values of the rows that are nearest in time, and masks, bool [times], under the column's name with
-            the suffix `_mask`. The mask is False for a time if the nearest row is further away than half the time
-            between two rows.
+            For columns that are wanted at the clip's frames, arrays [F, …], with zeros where `frame_index` is -1. For
+            columns that are wanted at times, arrays [times, …] with the values of the rows that are nearest in time,
+            and masks, bool [times], under the column's name with the suffix `_mask`. The mask is False for a time if
+            the nearest row is further away than half the time between two rows.
 
         Raises:
             FramedexError: The clip has no table, or the table lacks a column.

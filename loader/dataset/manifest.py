@@ -49,8 +49,8 @@ class DatasetHeader:
 
     Attributes:
         root: The root folder of the sources.
-        images: The options for stored frames (`--pack images`). None if there are none.
-        encode: The options for encoded clips (`--encode`). None if there are none.
+        images: The options for stored frames (`--pack images`). None if frames are not stored as images.
+        encode: The options for encoded clips (`--encode`). None if clips are not encoded.
         ffmpeg: The versions of FFmpeg's libraries with which the index was made.
         labels: The column of labels, and the numbers assigned to the labels. None if there are no labels.
         views: The names of the views, and the treatment of clips that lack a view. None if clips do not have several
@@ -151,7 +151,7 @@ class Manifest(ClipSource):
 
     Args:
         path: The path or URI of the dataset.
-        access: The rules that say which sources may be read.
+        access: The rules for which sources may be read.
         cache: A cache for a dataset in object storage.
 
     Attributes:
@@ -225,8 +225,8 @@ class Manifest(ClipSource):
     def check_locations(self) -> None:
         """Raise StorageError if a source of the dataset must not be read.
 
-        If the dataset has tars, this method checks nothing. The source of a clip that is not in a tar is then checked
-        when the clip is read.
+        If the dataset has tars, this does not check sources, because most of them are not read. The source of a clip
+        that is not in a tar is then checked when the clip is read.
         """
         if not self.is_packed:
             self._locations.check(self._uris())
@@ -350,10 +350,10 @@ class Manifest(ClipSource):
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
-                f"the number of rows differs from that in {tables.HEADER}",
+                f"the number of rows differs from the number in {tables.HEADER}",
                 where=where,
-                found=f"{sum(groups)} in {len(groups)} groups",
-                allowed=f"{rows} in groups of {most}",
+                found=f"{sum(groups)} rows in {len(groups)} groups",
+                allowed=f"{rows} rows in groups of {most}",
                 remedy=REMEDY,
             )
 
@@ -396,7 +396,7 @@ class Manifest(ClipSource):
         return super().columns if len(self) else []
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of all clips, like `ClipSource.column`. It is read from the file of all clips, if any."""
+        """Return a column of all clips, like `ClipSource.column`. It is read from a file of all clips if possible."""
         return self._user_column(name) if name in (self.header.filed or ()) else super().column(name)
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
@@ -417,7 +417,8 @@ class Manifest(ClipSource):
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
             return self._clip_column(name)
-        # The number of wanted frames is the length of the mask, which is the smallest of the columns with this length.
+        # The number of wanted frames is the length of any list with one value per frame. `mask` is the smallest such
+        # column.
         lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
         return frame_field(name, self._part_column(lists))
 
@@ -490,18 +491,20 @@ class Manifest(ClipSource):
     def tar_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar that contains each clip. This reads one column.
 
-        For a clip that is not in a tar, it is the number of the last tar of the clips before, or -1 if there is none.
+        A clip that is not in a tar gets the number of the previous clip's tar, or -1 if no previous clip is in a tar.
 
         Raises:
             FramedexError: The dataset has no tars.
         """
         rows = self._row_numbers("shard")
         if len(rows) and rows.max() < 0:
-            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+            raise FramedexError(
+                "the dataset has no tars", where=str(self.path), remedy="shard with --pack, which stores clips in tars"
+            )
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def views(self) -> ViewsOfClips | None:
-        """Return the table that says which clips are views of the same item. None if clips do not have several views.
+        """Return the table of the clips that are views of the same item, or None if clips do not have several views.
 
         This reads two columns.
 
@@ -547,7 +550,7 @@ class Manifest(ClipSource):
         return rows
 
     def _check_numbers(self, name: str, rows: NDArray[np.int64], count: int) -> None:
-        """Raise FormatError if a column of row numbers has a number that is not one of 0 to `count` - 1."""
+        """Raise FormatError if a column of row numbers has a number outside the range 0 to `count` - 1."""
         wrong = np.flatnonzero((rows < 0) | (rows >= count))
         if len(wrong):
             raise self._at(tables.CLIPS_FOLDER, int(wrong[0])).wrong(name, rows[wrong[0]], f"0 to {count - 1}")

@@ -17,9 +17,9 @@ from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order import order
 from framedex.loader.order.sampler import ElasticSampler, Share
 
-BUCKETS = 8  # default number of buckets for numbers, so small that batches of small datasets are full, too
+BUCKETS = 8  # default number of buckets by numbers, so small that even small datasets have full batches
 # There is one bucket for each number of clips per batch up to this number. Above, there are this many buckets for each
-# doubling of the number of clips per batch.
+# doubling of the number of clips per batch, such as one for 16 and 17, and one for 18 and 19.
 FINEST = 8
 
 
@@ -104,7 +104,7 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
     if values.dtype.kind not in "iuf":
         if buckets is not None:
             raise FramedexError(
-                "buckets requires numbers",
+                "buckets can be given only if `by` refers to numbers",
                 found=repr(values[:1].tolist()),
                 remedy="leave out buckets",
             )
@@ -132,9 +132,9 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
 
 
 def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
-    """Divide clips into buckets by the number of such clips that fit into a batch. Buckets of small clips come first.
+    """Divide clips into buckets by how many clips of their size fit into a batch. Buckets of small clips come first.
 
-    So the tokens of a batch are close to `max_tokens`, even if the batch has the smallest clips of its bucket.
+    So the number of tokens of a batch is close to `max_tokens`, even if the batch has the smallest clips of its bucket.
 
     Args:
         tokens: The number of tokens of each clip, above 0, int64 [clips].
@@ -183,31 +183,31 @@ class BucketSampler(ElasticSampler[list[int]]):
     are from the same bucket. With `shuffle`, the clips of each bucket and the order of all batches are shuffled in each
     epoch. Every clip is visited once per epoch. All epochs have the same number of batches.
 
-    The order of the batches depends only on the seed and the epoch. The ranks take batches from this order in turn, so
-    that whenever all ranks have delivered the same number of batches, the delivered batches are a prefix of the order.
-    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
-    workers.
+    The order of the batches depends only on the seed and the epoch. The ranks take batches from this order in turn. So
+    when all ranks have delivered the same number of batches, these are the first batches of the order. Their number is
+    the sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Args:
         dataset: the clips.
-        by: the common property of the clips of a bucket. With "shape", they have the same frames, height and width, so
-            that batches need no padding. With "aspect" (width / height), "frames" or "tokens", they have about the same
-            number. With the name of a column, or an array [clips], they have about the same number, or the same value.
-            With a tuple of these, they have all of these properties in common.
-        buckets: for numbers, the number of buckets, which have about equally many clips; or the least number of each
-            bucket but the first. Defaults to 8. For "tokens" with `max_tokens`, it defaults to a bucket for each number
-            of clips that fit into a batch. Each value that is not a number has a bucket. If `by` is a tuple, this is a
-            tuple, too.
-        max_batch: clips of a batch at most. If None, only `max_tokens` limits them.
-        max_tokens: tokens of a batch at most, padding included: the clips of a batch times the tokens of the largest
-            clip of its bucket. If None, only `max_batch` limits them.
-        tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
-            [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
-        shapes: [clips, 3], the frames, height and width of each clip. Defaults to `dataset.shapes()`. Give it if clips
-            are loaded with other sizes.
-        padding: the size to which the clips of a batch are padded. "tokens" is the greatest number of tokens. "shape"
-            is the most frames, the greatest height and the greatest width, as with `collate="pad"`; it needs `tokens`
-            as a function.
+        by: the property by which clips are divided into buckets. With "shape", the clips of a bucket have the same
+            number of frames, height and width, so that batches need no padding. With "aspect" (width / height),
+            "frames" or "tokens", the clips of a bucket have similar aspects, numbers of frames or numbers of tokens.
+            With the name of a column, or an array [clips], they have similar numbers, or if the values are not numbers,
+            the same value. With a tuple of these, the clips of a bucket have all of these properties in common.
+        buckets: if `by` refers to numbers, the number of buckets, which then have about equally many clips. Or the
+            lower bounds of all buckets but the first, as a list. Defaults to 8 buckets. But for "tokens" with
+            `max_tokens`, by default, a bucket has clips of which about the same number fits into a batch. Values that
+            are not numbers have one bucket for each distinct value. If `by` is a tuple, this is a tuple, too.
+        max_batch: the maximum number of clips in a batch. If None, only `max_tokens` limits this number.
+        max_tokens: the maximum number of tokens in a batch, including padding. It is computed as the number of clips
+            times the number of tokens of the largest clip of the bucket. If None, only `max_batch` limits batches.
+        tokens: the number of tokens of each clip: an array [clips], the name of a column, or a function that computes
+            the numbers from the shapes, int64 [clips, 3] (frames, height, width), for example by `visual_tokens`.
+        shapes: [clips, 3], the number of frames, height and width of each clip. Defaults to `dataset.shapes()`. It is
+            needed only if the loader gives clips other sizes than the dataset.
+        padding: the way in which the clips of a batch are padded. With "tokens", all clips get the number of tokens of
+            the clip with the most tokens. With "shape", all clips get the greatest number of frames, height and width,
+            as with `collate="pad"`. "shape" requires that `tokens` is a function.
         too_large: the treatment of a clip that alone has more than `max_tokens`: "error" raises, "alone" puts it into a
             batch of its own, "drop" leaves it out.
         last: the treatment of the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it
@@ -263,7 +263,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             raise FramedexError(
                 "max_tokens requires the number of tokens of each clip",
                 allowed="an array, a column's name, or a function of shapes",
-                remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
+                remedy="give tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
             )
         number = clips.buckets(by, buckets, max_tokens, max_batch)
         visited = np.ones(len(number), np.bool_)
@@ -341,7 +341,7 @@ class _Clips:
             raise FramedexError(
                 "padding='shape' requires a function that computes the number of tokens of any shape",
                 allowed="tokens as a function of shapes",
-                remedy="padding='tokens'",
+                remedy="use padding='tokens'",
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:

@@ -53,7 +53,7 @@ def epoch_counts(
         raise FramedexError(
             "an epoch with these rates has too many clips",
             found=f"{rates.max() * passes[whole]:.3g} clips of one dataset",
-            allowed=f"{MAX_CLIPS:,}",
+            allowed=f"at most {MAX_CLIPS:,} clips",
             remedy="choose rates that differ less, until='first_exhausted', or a length",
         )
     counts = np.floor(rates * passes[whole] + 0.5).astype(np.int64)
@@ -93,10 +93,10 @@ def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, pa
 def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return int64 [clips]: the part to which the clip at each position of an epoch belongs.
 
-    The epoch is a time interval. For each part, it is cut into equal spans, one for each clip of the part, and each
-    clip gets a random time within its span. The clips of all parts are then sorted by time. So the first n clips
-    contain about n × rate clips of each part, with a difference below 1 + (parts - 2) × rate. Because times are random,
-    ranks that take every k-th clip get clips of all parts.
+    Think of the epoch as a time interval. For each part, this interval is cut into equal spans, one for each clip of
+    the part, and each clip gets a random time within its span. The clips of all parts are then sorted by time. So the
+    first n clips contain about n × rate clips of each part, with a difference below 1 + (parts - 2) × rate. Because
+    times are random, ranks that take every k-th clip get clips of all parts.
 
     Args:
         counts: The number of clips of each part in the epoch, int64 [parts].
@@ -138,14 +138,16 @@ class MixtureSampler(ElasticSampler[int]):
     visited eventually. The rates hold throughout an epoch. Among its first n clips, the number of clips of a dataset
     differs from n × rate by less than 1 + (datasets - 2) × rate.
 
-    The order depends only on the seed and the epoch. The division among ranks and the states are as for ClipSampler.
+    The order depends only on the seed and the epoch. The clips are divided among ranks as by ClipSampler, and the
+    sampler's state is also the number of delivered clips.
 
     Args:
         dataset: The joined datasets, as a ConcatClips or a torch ConcatDataset.
         rates: A number above 0 for each of `dataset.datasets`, relative to the others. Defaults to the sizes of the
             datasets.
         until: The end of an epoch. With "first_exhausted", an epoch ends when one dataset has delivered all of its
-            clips. With "all_exhausted", it ends when all datasets have, and smaller datasets repeat clips until then.
+            clips. With "all_exhausted", it ends when every dataset has delivered all of its clips, and smaller datasets
+            repeat clips until then.
         length: The number of clips of an epoch, as an alternative to `until`.
         shuffle: Whether to shuffle the clips of each dataset, and the order of datasets. If not, datasets alternate in
             a regular pattern, so that a rank may never get a clip of some dataset.
@@ -211,7 +213,7 @@ def _sizes_of(dataset: Any) -> NDArray[np.int64]:
             "a mixture needs several joined datasets",
             found=type(dataset).__name__,
             allowed="a ConcatClips, or a torch ConcatDataset",
-            remedy="framedex.ConcatClips([first, second])",
+            remedy="join them by framedex.ConcatClips([first, second])",
         )
     ends = np.array([0, *dataset.cumulative_sizes], np.int64)
     sizes: NDArray[np.int64] = ends[1:] - ends[:-1]
@@ -233,7 +235,7 @@ def _checked_rates(rates: Sequence[float] | None, sizes: NDArray[np.int64]) -> N
             "rates must have one number above 0 for each dataset",
             found=repr(rates)[:80],
             allowed=f"{len(sizes)} finite numbers above 0",
-            remedy="do not join datasets that are not to be visited",
+            remedy="to leave out a dataset, do not join it",
         )
     relative: NDArray[np.float64] = found / found.max()
     return relative

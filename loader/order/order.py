@@ -70,8 +70,8 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 class RankShare:
     """The share of an epoch that one rank visits.
 
-    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, the
-    delivered clips are a prefix of the order.
+    Ranks take clips from the order in turn. So when all ranks have delivered the same number of clips, these are the
+    first clips of the order.
 
     Attributes:
         rank: The number of this rank.
@@ -131,11 +131,11 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
     """
     problem = f"the loaded state is not a state of a {reader}"
     if not isinstance(state, Mapping):
-        raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
+        raise FramedexError(problem, found=repr(state)[:80], allowed="a state that state_dict() returned")
     if missing := names - state.keys():
-        raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
+        raise FramedexError(problem, found=f"a state without {', '.join(sorted(missing))}")
     if other := state.keys() - names:
-        raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
+        raise FramedexError(problem, found=f"a state with unknown keys: {', '.join(sorted(map(str, other)))}")
     for name, value in order.items():
         if state[name] != value:
             raise FramedexError(
@@ -325,7 +325,7 @@ def checked_shapes(shapes: ArrayLike, clips: int | None = None) -> NDArray[np.in
     return found.astype(np.int64)
 
 
-UNKNOWN_SIZE = 16  # assumed number of clips per batch, if a sampler does not say how large its largest batch is
+UNKNOWN_SIZE = 16  # assumed number of clips per batch if the sampler does not have the size of its largest batch
 
 
 def groups_of_size(
@@ -389,7 +389,7 @@ def checked_number(number: int, clips: int) -> int:
         whole = operator.index(number)
     except TypeError as error:
         raise FramedexError(
-            "the sampler yields something that is not a clip number",
+            "the sampler must yield clip numbers",
             found=repr(number)[:80],
             allowed=f"whole numbers, 0 to {clips - 1}",
         ) from error

@@ -1,6 +1,8 @@
-"""ClipSampler: a sampler that visits clips in order or shuffled, or draws them by weights with replacement.  Its base
-class ElasticSampler is a torch Sampler whose order depends only on its arguments and the epoch. So a run can be resumed
-exactly, and every rank can compute its share of an epoch."""
+"""ClipSampler: a sampler that visits clips in order or shuffled, or draws them by weights with replacement.
+
+The base class ElasticSampler is a torch Sampler whose order depends only on its arguments and the epoch. So a run can
+be resumed exactly, and every rank can compute its share of an epoch.
+"""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -34,16 +36,16 @@ Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 class ElasticSampler(Sampler[Entry], ABC):
     """A base class of samplers whose entries are clips or batches of clips. All epochs have the same number of entries.
 
-    The order of all entries depends only on the seed and the epoch. The ranks take entries from this order in turn, so
-    that whenever all ranks have delivered the same number of entries, the delivered entries are a prefix of the order.
-    The length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and
-    workers.
+    The order of all entries depends only on the seed and the epoch. The ranks take entries from this order in turn. So
+    when all ranks have delivered the same number of entries, these are the first entries of the order. Their number is
+    the sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Each iteration visits the next epoch. After `load_state_dict`, an iteration visits the rest of an epoch.
 
     Args:
         entries: The number of entries of an epoch.
-        identity: Plain values that identify the order. Samplers of a class with equal values have the same epochs.
+        identity: Plain values that identify the order. If they are equal in two samplers of a class, all epochs are
+            equal.
         seed: The seed of the order.
         ranks: The share of an epoch that this process visits.
 
@@ -68,7 +70,7 @@ class ElasticSampler(Sampler[Entry], ABC):
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
         self._start = start  # number of entries of the epoch that all ranks had delivered when this iteration began
-        self._begun = False  # whether this iteration yielded an entry, or is empty
+        self._begun = False  # whether this iteration has yielded an entry, or has none to yield
         self._given = 0  # number of entries that this iteration yielded; a DataLoader requests entries ahead
         self._delivered: int | None = None  # number of entries delivered by this iteration, if a loader counts them
 
@@ -95,7 +97,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of which the next iteration visits all entries, or the rest."""
+        """The epoch of the next iteration, which visits all entries of this epoch, or the entries that are left."""
         return self._next()[0]
 
     @property
@@ -104,7 +106,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[Entry]:
-        """Begin an epoch. After `load_state_dict`, or if deliveries are counted, begin the rest of an epoch."""
+        """Begin an epoch. If a state was loaded or a loader counts deliveries, begin the rest of the epoch."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()
@@ -130,7 +132,7 @@ class ElasticSampler(Sampler[Entry], ABC):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
 
-        The iteration visits the whole epoch, unless it would continue the same epoch anyway.
+        The iteration visits the whole epoch. But if it would continue this epoch anyway, it visits only the rest.
         """
         if not 0 <= epoch < MAX_EPOCHS:
             raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MAX_EPOCHS - 1}")
@@ -160,7 +162,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         """Load a state, saved by any rank with any world size. The next iteration yields the rest of the state's epoch.
 
         Raises:
-            FramedexError: `state` is not a state of such a sampler, or belongs to another order.
+            FramedexError: `state` is not a state of this class of samplers, or belongs to another order.
         """
         order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
         epoch, delivered = state["epoch"], state["delivered"]
@@ -177,7 +179,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
     """Return float64 [clips]: the relative frequency with which each clip is drawn.
 
-    Return None if neither weights nor balance are given, because clips are then visited and not drawn.
+    Return None if neither weights nor balance are given, because each clip is then visited once instead of drawn.
 
     Args:
         dataset: The dataset of clips.
@@ -250,9 +252,9 @@ class ClipSampler(ElasticSampler[int]):
     Each iteration visits the next epoch. If clips are shuffled or drawn, each epoch has another order. An iteration
     after `load_state_dict` visits the rest of an epoch.
 
-    The order of all clips depends only on the seed and the epoch. The ranks take clips from this order in turn, so that
-    whenever all ranks have delivered the same number of clips, the delivered clips are a prefix of the order. The
-    length of this prefix is the sampler's state. A run can continue from a state with any number of ranks and workers.
+    The order of all clips depends only on the seed and the epoch. The ranks take clips from this order in turn. So when
+    all ranks have delivered the same number of clips, these are the first clips of the order. Their number is the
+    sampler's state. A run can continue from a state with any number of ranks and workers.
 
     Args:
         dataset: The dataset of clips.

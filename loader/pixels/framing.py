@@ -19,9 +19,9 @@ from framedex.sharder.decoding.cutout import Cutout, Window
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
 
-# These constants are from qwen-vl-utils 0.0.14. A token has `factor` × `factor` pixels.
-MIN_TOKENS, MAX_TOKENS = 128, 768  # tokens per frame
-# The number of tokens of the model's context, and the share of them that a video may use.
+# These constants are from qwen-vl-utils 0.0.14. A token stands for `factor` × `factor` pixels.
+MIN_TOKENS, MAX_TOKENS = 128, 768  # limits of the number of tokens per frame
+# The maximum number of tokens of the model's input, and the share of it that a video may use.
 MAX_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
 MIN_ROOM = 1.05  # the upper limit of pixels per frame is at least this many times `min_pixels`
 MAX_RATIO = 200  # maximum of longer side / shorter side
@@ -129,7 +129,7 @@ Position = Literal["center", "random", "three", "five", "ten"]
 Aspect = Literal["display", "stored"]
 CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
 RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
-SIZES = ("size", "sizes", "short_side", "long_side", "smart_resize")  # at most one is given
+SIZES = ("size", "sizes", "short_side", "long_side", "smart_resize")  # at most one of these arguments may be given
 MAX_SIDE = 1 << 16  # pixels
 
 
@@ -144,28 +144,31 @@ class Framing:
 
     Attributes:
         size: (height, width) of the delivered frames.
-        sizes: Several of them. Each clip gets the one whose proportions are nearest to those of its pictures, by the
-            ratio of the proportions. Of equal ones, the first is taken.
-        resize: How frames reach `size` or the one of `sizes`. "stretch" scales both sides, and changes proportions.
-            "fit" scales the frame until it fits, and pads it with zeros on both sides. "crop" scales the frame until it
-            covers the size, and crops it on both sides.
-        short_side: The length of the shorter side in pixels. The longer side keeps the proportions,
-            rounded down as in torchvision.
-            With (least, most), the length is drawn for each clip from that range, with both ends; this needs `crop`.
-        long_side: The length of the longer side in pixels. The shorter side keeps the proportions, rounded
-            down.
+        sizes: Several sizes (height, width), in place of `size`. Each clip gets the size whose proportions (width /
+            height) are nearest to the proportions of its pictures. Nearness is measured by the ratio of the two
+            proportions. If two sizes are equally near, the clip gets the first of them.
+        resize: How frames are brought to the size that `size` or `sizes` sets. "stretch" scales width and height
+            independently, which changes proportions. "fit" scales the frame until it fits into the size, and pads it
+            with zeros on two opposite sides. "crop" scales the frame until it covers the size, and cuts off two
+            opposite sides.
+        short_side: The length in pixels to which the shorter side is scaled. The longer side is scaled by the same
+            factor, and rounded down as in torchvision. With (least, most), a length from least to most, both included,
+            is drawn at random for each clip. This requires `crop`, because clips would otherwise differ in size.
+        long_side: The length in pixels to which the longer side is scaled. The shorter side is scaled by the same
+            factor, and rounded down.
         smart_resize: Sizes for vision-language models, which depend on the clip's proportions and length.
-        crop: (height, width) of a crop of the scaled frames. Without any of the sizes above, it is cut out of the
-            frames as they are stored, before they are converted to RGB.
+        crop: (height, width) of a crop of the scaled frames. If no option above sets a size, frames are not scaled, and
+            the crop is cut out before frames are converted to RGB.
         position: The position of `crop`. "center" is the middle, and "random" is drawn for each clip. "three" stands
-            for three crops, at both ends and in the middle of the longer side. "five" stands for the corners and the
-            center, and "ten" for "five" and its mirror image. These three add an axis in front: [crops, F, …].
-        scale: (least, most) share of the area of a random-resized crop, such as (0.08, 1.0). A part of the frame is
-            drawn and scaled to `size`.
-        ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
+            for three crops, at both ends and in the middle of the longer side. "five" stands for crops at the corners
+            and in the center, and "ten" for these five crops and their mirror images. If there are several crops,
+            frames have an additional first axis: [crops, F, …].
+        scale: The (least, most) share of the frame's area that a random-resized crop has, such as (0.08, 1.0). Such a
+            crop is a random part of the frame that is scaled to `size`. If None, there are no random-resized crops.
+        ratio: The (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
         flip: The probability that a clip is mirrored left to right.
         aspect: The proportions of pictures that are scaled. "display" keeps the proportions that players show, which
-            depend on the shape of samples (`sample_aspect_ratio`). "stored" takes all samples for squares.
+            depend on the shape of samples (`sample_aspect_ratio`). "stored" treats all samples as squares.
 
     Raises:
         FramedexError: A value is not allowed, or values contradict each other.
@@ -200,7 +203,9 @@ class Framing:
                 _check_size("each of sizes", size)
         if self.sizes is not None and not (isinstance(self.sizes, tuple) and self.sizes and None not in self.sizes):
             raise FramedexError(
-                "sizes is a list of (height, width)", found=repr(self.sizes), allowed="such as [(480, 832), (832, 480)]"
+                "sizes must be a list of at least one (height, width)",
+                found=repr(self.sizes),
+                allowed="such as [(480, 832), (832, 480)]",
             )
         _check_size("size", self.size)
         _check_size("crop", self.crop)
@@ -213,24 +218,32 @@ class Framing:
         ends = side if isinstance(side, tuple) else (1, 1) if side is None else (side, side)
         if len(ends) != 2 or not all(map(_is_side, ends)) or ends[0] > ends[1]:
             allowed = None if isinstance(side, tuple) else "1 or more"
-            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side), allowed=allowed)
+            raise FramedexError(
+                "short_side must be a number of pixels, or (least, most)", found=repr(side), allowed=allowed
+            )
         if self.long_side is not None and not _is_side(self.long_side):
-            raise FramedexError("long_side is a number of pixels", found=repr(self.long_side), allowed="1 or more")
+            raise FramedexError("long_side must be a number of pixels", found=repr(self.long_side), allowed="1 or more")
         if self.smart_resize is not None and not isinstance(self.smart_resize, SmartResize):
             raise FramedexError(
-                "smart_resize is a SmartResize", found=repr(self.smart_resize), remedy="framedex.SmartResize(factor=28)"
+                "smart_resize must be a SmartResize",
+                found=repr(self.smart_resize),
+                allowed="such as framedex.SmartResize(factor=28)",
             )
 
     def _check_together(self) -> None:
         given = [name for name in SIZES if getattr(self, name) is not None]
         if len(given) > 1:
-            raise FramedexError("several arguments set the size of frames", found=", ".join(given), allowed="one")
+            raise FramedexError(
+                "several arguments set the size of frames", found=", ".join(given), allowed="one of them"
+            )
         sized = self.size is not None or self.sizes is not None
         if self.resize != "stretch" and (not sized or self.crop is not None):
-            raise FramedexError(f"resize={self.resize!r} needs size=(height, width) or sizes, and has no crop")
+            raise FramedexError(f"resize={self.resize!r} needs size or sizes, and cannot be combined with crop")
         if self.sizes is not None and self.crop is not None:
             raise FramedexError(
-                "sizes have no crop", found=repr(self.crop), remedy="resize='crop' cuts frames to a size"
+                "sizes and crop cannot be combined",
+                found=f"crop={self.crop!r}",
+                remedy="to crop frames to one of the sizes, use resize='crop' instead",
             )
         if self.position != "center" and self.crop is None:
             raise FramedexError(f"position={self.position!r} needs crop=(height, width)")
@@ -238,15 +251,17 @@ class Framing:
             raise FramedexError(
                 "a short_side that is drawn at random needs crop=(height, width)",
                 found=repr(self.short_side),
-                remedy="clips would differ in size without it",
+                remedy="give crop, too, because clips would differ in size without it",
             )
         if self.scale is not None and (not sized or self.crop is not None or self.resize != "stretch"):
             raise FramedexError(
-                "scale is for random-resized crops, which need size or sizes, and neither crop nor resize",
-                remedy="Framing(size=(224, 224), scale=(0.08, 1.0))",
+                "scale (for random-resized crops) needs size or sizes, and cannot be combined with crop or resize",
+                allowed="such as Framing(size=(224, 224), scale=(0.08, 1.0))",
             )
         if self.ratio is not None and self.scale is None:
-            raise FramedexError("ratio is for random-resized crops, which need scale", remedy="scale=(0.08, 1.0)")
+            raise FramedexError(
+                "ratio is allowed only for random-resized crops", remedy="also give scale, such as scale=(0.08, 1.0)"
+            )
 
     def _check_ranges(self) -> None:
         for name, most in (("scale", 1.0), ("ratio", float("inf"))):
@@ -255,7 +270,7 @@ class Framing:
                 allowed = "(least, most), above 0" + ("" if most == float("inf") else f" and at most {most:g}")
                 raise FramedexError(f"{name} is out of range", found=repr(value), allowed=allowed)
         if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1:
-            raise FramedexError("flip is a probability", found=repr(self.flip), allowed="0 to 1")
+            raise FramedexError("flip must be a probability", found=repr(self.flip), allowed="0 to 1")
 
     def __repr__(self) -> str:
         """Return a constructor call with the arguments that differ from their defaults."""
@@ -270,7 +285,7 @@ class Framing:
 
     @property
     def keeps_proportions(self) -> bool:
-        """Whether the delivered part of pictures depends on their proportions: all scaling but stretching to a size."""
+        """Whether the way of scaling depends on the proportions of pictures. Only stretching to a size does not."""
         is_stretched = self.size is not None and self.resize == "stretch" and self.scale is None
         return self.scales and not is_stretched
 
@@ -291,7 +306,7 @@ class Framing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether frames are at most stretched to a size, and not cropped, padded, mirrored or drawn."""
+        """Whether frames stay as they are, or are only stretched to a size."""
         return self == Framing(size=self.size, aspect=self.aspect)
 
     @property
@@ -305,15 +320,21 @@ def framing_of(size: Size | None, framing: Framing | None) -> Framing:
     if framing is None:
         return Framing(size=size)
     if not isinstance(framing, Framing):
-        raise FramedexError("framing is a Framing", found=repr(framing), remedy="framedex.Framing(short_side=256)")
+        raise FramedexError(
+            "framing must be a Framing", found=repr(framing), allowed="such as framedex.Framing(short_side=256)"
+        )
     if size is not None:
-        raise FramedexError("size and framing both set the size of frames", remedy="framing=Framing(size=…, resize=…)")
+        raise FramedexError(
+            "size and framing both set the size of frames", remedy="give only framing=Framing(size=…, resize=…)"
+        )
     return framing
 
 
 def _check_size(name: str, size: object) -> None:
     if size is not None and (not isinstance(size, tuple) or len(size) != 2 or not all(_is_side(side) for side in size)):
-        raise FramedexError(f"{name} is (height, width), whole numbers above zero", found=repr(size))
+        raise FramedexError(
+            f"{name} must be (height, width)", found=repr(size), allowed=f"whole numbers, 1 to {MAX_SIDE}"
+        )
 
 
 def _is_side(side: object) -> bool:
@@ -331,9 +352,10 @@ def _is_range(value: object, most: float) -> bool:
 
 
 def picture_sizes(framing: Framing, shapes: StoredShapes, rotation: Rotation) -> tuple[Sides, Sides]:
-    """Return (heights, widths), int64 [clips] each, of pictures before they are framed: turned, with square samples.
+    """Return (heights, widths), int64 [clips] each, of pictures before scaling, turned as `rotation` requests.
 
-    Players keep the height of a picture whose samples are not square, and round its width, before they turn it.
+    If the framing keeps the proportions that players show, samples that are not square are taken into account. As in
+    players, the picture then keeps its height, and its width is changed and rounded, before the picture is turned.
     """
     heights, widths = shapes.heights, shapes.widths
     if framing.shows_aspects:
@@ -348,7 +370,7 @@ def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sid
     """Return (heights, widths), int64 [clips] each, of the frames that are delivered.
 
     Args:
-        framing: The user's choice.
+        framing: The user's framing.
         heights, widths: int64 [clips], the sizes of the pictures (`picture_sizes`).
         frames: int64 [clips], the number of frames of each clip, with padding.
 
@@ -374,7 +396,7 @@ def _nearest_sizes(sizes: Sequence[Size], heights: Sides, widths: Sides) -> tupl
 def scaled_sizes(
     framing: Framing, heights: Sides, widths: Sides, frames: Sides, *, short_side: int | None = None
 ) -> tuple[Sides, Sides]:
-    """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before they are cut.
+    """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before cropping.
 
     Args:
         framing: The user's framing. It must not have random-resized crops.
@@ -410,8 +432,8 @@ def _rounded(numerator: Sides, denominator: Sides) -> Sides:
 
 
 TRIES = 10  # number of attempts to draw a random-resized crop that fits into the frame, as in torchvision
-MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # limits in pixels. libswscale does not scale to larger pictures
-UNIT = 2.0**-53  # 53 bits is the precision of float64, so all multiples of this number below 1 are exact
+MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # largest area and side in pixels to which libswscale scales pictures
+UNIT = 2.0**-53  # float64 has a precision of 53 bits, so all multiples of this number from 0 to 1 are exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,10 +466,10 @@ class Draw:
 
 
 def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
-    """Return how the frames of a clip are scaled and cut.
+    """Return the scaling and cropping of a clip's frames.
 
     Args:
-        framing: The user's choice.
+        framing: The user's framing.
         size: (height, width) of the clip's pictures (`picture_sizes`).
         frames: The number of frames of the clip, with padding.
         draw: The source of random numbers.
@@ -464,8 +486,8 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     if framing.scales and (height * width > MAX_PIXELS or max(height, width) > MAX_SCALED_SIDE):
         raise FramedexError(
             "frames would be scaled to too many pixels",
-            found=f"{width} × {height} of {size[1]} × {size[0]} (width × height)",
-            allowed=f"{MAX_PIXELS:,} pixels, and sides of {MAX_SCALED_SIDE:,}",
+            found=f"{width} × {height}, from pictures of {size[1]} × {size[0]} (width × height)",
+            allowed=f"at most {MAX_PIXELS:,} pixels, and sides of at most {MAX_SCALED_SIDE:,} pixels",
             remedy="choose a smaller size, or a greater scale",
         )
     return found
@@ -494,7 +516,8 @@ def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 def _middle(full: Size, part: Size) -> tuple[int, int]:
     """Return (top, left) of a centered part of a frame, rounded as torchvision's `center_crop` does.
 
-    If the part is larger than the frame, the result is negative: minus the number of padded pixels.
+    If the part is larger than the frame, top and left are negative. Their absolute values are the numbers of rows and
+    columns of padding before the frame.
     """
     top, left = (
         round((whole - side) / 2) if whole >= side else -((side - whole) // 2)
@@ -510,8 +533,8 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
         raise FramedexError(
             "the crop is larger than the frame",
             found=f"a frame of {full[1]} × {full[0]} and a crop of {part[1]} × {part[0]} (width × height)",
-            remedy="scale frames first, with short_side of at least the crop's longer side; or size=(height, width) "
-            "with resize='crop' instead of crop",
+            remedy="also scale frames, with a short_side of at least the crop's longer side; or instead of crop, use "
+            "size=(height, width) with resize='crop'",
         )
     top, left = _middle(full, part)
     if framing.position == "random":

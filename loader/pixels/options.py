@@ -34,7 +34,8 @@ from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode
 from framedex.sharder.reading import EncodedClip
 
 Layout = Literal["FHWC", "FCHW", "CFHW"]
-# The axis of channels by layout. Negative, because frames may have an additional first axis of crops.
+# The index of the axis of channels, by layout. Indices are negative, because frames may have an additional first axis
+# of crops.
 CHANNEL_AXIS: dict[Layout, int] = {"FHWC": -1, "FCHW": -3, "CFHW": -4}
 
 
@@ -93,7 +94,7 @@ def sendable(value: Any) -> Any:
 def check_transform(transform: object, *, workers: int = 0) -> None:
     """Raise FramedexError if a transform cannot be called, or if it cannot be sent to worker processes."""
     if transform is not None and not callable(transform):
-        raise FramedexError("transform is a function of a clip's frames", found=repr(transform)[:80])
+        raise FramedexError("transform must be a function of a clip's frames", found=repr(transform)[:80])
     if transform is None or not workers:
         return
     try:
@@ -144,7 +145,7 @@ Dtype = Literal["uint8", "uint16", "raw"]
 class PixelOptions:
     """The options for decoding and delivering frames.
 
-    Each field is the argument of ClipDataset with the same name, where it is documented.
+    Each field has the name of an argument of ClipDataset, which documents it.
 
     Raises:
         FramedexError: A value is not allowed.
@@ -166,7 +167,7 @@ class PixelOptions:
                 "dtype='raw' delivers samples as they are stored, which cannot be scaled",
                 found=repr(self.framing),
                 allowed="crop, position and flip",
-                remedy="dtype='uint16', whose frames can be scaled",
+                remedy="use dtype='uint16', whose frames can be scaled",
             )
         if self.layout is not None:
             check_choices(layout=(self.layout, get_args(Layout)))
@@ -174,7 +175,9 @@ class PixelOptions:
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise FramedexError("seed is out of range", found=repr(self.seed), allowed="0 to 2**64 - 1")
         if self.clip_bytes is not None and (type(self.clip_bytes) is not int or self.clip_bytes < 1):
-            raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")
+            raise FramedexError(
+                "clip_bytes must be a number of bytes", found=repr(self.clip_bytes), allowed="1 or more"
+            )
 
     @classmethod
     def of(
@@ -194,13 +197,13 @@ class PixelOptions:
         return self.framing.is_plain and self.axes == "FHWC" and self.dtype == "uint8" and self.transform is None
 
     def changed(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
-        """Return these options with those of the arguments that are given. Raises FramedexError."""
+        """Return a copy of these options in which the given arguments replace the old values. Raises FramedexError."""
         own = self.framing if size is None and framing is None else framing_of(size, framing)
         return replace(self, framing=own, rotation=rotation or self.rotation)
 
     @property
     def picture_facts(self) -> dict[str, Any]:
-        """The options that decide which part of a clip's pictures a loader delivers, as values for a loader's state."""
+        """The options that a loader's state records, as plain values. A run with other values gets other pictures."""
         sizes = self.framing.sizes
         return {
             "rotation": self.rotation,
@@ -222,7 +225,7 @@ class PixelOptions:
         return Draw(seed=self.seed, epoch=epoch, name=clip.multiview_id or clip.clip_id)
 
     def cutout(self, medium: Medium, frames: int, draw: Draw) -> Cutout:
-        """Return how the frames of a clip are scaled, turned and cut. Called before a clip is decoded.
+        """Return the scaling, rotation and cropping of a clip's frames. This is called before the clip is decoded.
 
         Args:
             medium: The clip's medium.
@@ -230,7 +233,7 @@ class PixelOptions:
             draw: The source of random numbers.
 
         Raises:
-            FramedexError: The framing is not possible for pictures of this size.
+            FramedexError: The framing cannot be applied to pictures of this size.
         """
         heights, widths = picture_sizes(self.framing, StoredShapes.of(medium, frames), self.rotation)
         try:
@@ -246,7 +249,7 @@ class PixelOptions:
 
         Args:
             clip: The clip. The memory includes its packets, audio and decoded frames.
-            cutout: How the clip's frames are scaled and cut. None if they are not decoded.
+            cutout: The scaling and cropping of the clip's frames. None if they are not decoded.
             read_bytes: The number of bytes that are read at once. It may exceed the size of the packets.
         """
         packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
@@ -283,12 +286,12 @@ class PixelOptions:
         return decode(clip, encoded, cutout, threads=self.threads)
 
     def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
-        """Return decoded frames after the change of layout and the transform. Raises TransformError."""
+        """Apply the layout and the transform to decoded frames, and return the result. Raises TransformError."""
         own = laid_out(frames, self.axes)
         return own if self.transform is None else transformed(own, self.transform, draw)
 
     def blank(self, medium: Medium, frames: int, draw: Draw) -> NDArray[Any]:
-        """Return the frames of a clip that consists of padding, before `finished`.
+        """Return the frames of a clip that consists of padding. `finished` must still be applied to them.
 
         Args:
             medium: A medium with pictures of the same format and size.
@@ -302,11 +305,11 @@ class PixelOptions:
 
 
 PICTURES = "pictures"  # the key of `picture_facts` in the states of loaders
-STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}  # of states without the key
+STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}  # stands for a missing key
 
 
 def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
-    """Return a state that was loaded, without the options for pictures.
+    """Check the options for pictures in a loaded state, and return the state without these options.
 
     Args:
         state: The user's argument, of any type.
@@ -314,13 +317,13 @@ def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
         reader: The name of the loader's class.
 
     Raises:
-        FramedexError: The state belongs to other options for pictures.
+        FramedexError: The state was saved by a loader with other options for pictures.
     """
     if not isinstance(state, Mapping):
         return state
     found = state.get(PICTURES, [STORED_PICTURES])
     if found != own:
-        origin = "" if PICTURES in state else " (a state without these values stands for pictures as they are stored)"
+        origin = "" if PICTURES in state else " (assumed, because the state was saved before such options existed)"
         raise FramedexError(
             "the state belongs to pictures that are turned or scaled in another way",
             found=_pictures_text(found) + origin,
@@ -332,7 +335,7 @@ def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
 
 
 def _pictures_text(facts: Any) -> str:
-    """Return options for pictures as arguments, or the representation of a malformed value."""
+    """Return the options for pictures in the form of arguments, as a text. If they are malformed, return their repr."""
     try:
         return "; ".join(", ".join(f"{name}={value!r}" for name, value in one.items()) for one in facts)
     except (AttributeError, TypeError):

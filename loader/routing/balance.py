@@ -1,8 +1,7 @@
 """Load balancing between the CPU and the GPU: each clip is decoded where it is expected to be finished first.
 
 When a worker has read a clip, it asks whether to decode the clip itself or to leave it to the GPU. If the GPU's queue
-is so long that the worker would finish earlier, the worker decodes the clip. This keeps both busy whatever their
-speeds.
+is so long that the worker would finish earlier, the worker decodes the clip. So both are busy, whatever their speeds.
 
 Decoding times are estimated from the manifest. The constants below were measured on one H200 and one CPU core of its
 host. A loader multiplies the estimates by measured ratios, so only the proportions between clips matter.
@@ -73,8 +72,8 @@ def clip_cost(clip: Clip) -> ClipCost:
 # Workers decode only if the GPU's queue has at least this many seconds of work. The GPU decodes many clips at once
 # nearly as fast as a few, so a shorter queue would leave some of its decoders idle.
 MIN_QUEUE = 0.04
-# The weights of earlier measurements in the moving averages of decoding times, for clips on the CPU and for parts of
-# batches on the GPU. The times of single clips vary more than those of parts.
+# The weights of earlier measurements in the moving averages of decoding times, for single clips on the CPU, and for
+# parts on the GPU (a part is a set of clips that the GPU decodes together). The time varies more for a single clip.
 CPU_MEMORY, GPU_MEMORY = 0.9, 0.8
 
 

@@ -5,8 +5,8 @@ once for many clips.
 
 Sequence parameter sets are rewritten, so that they state full range and no cropping:
 
-- DALI does not expand the sample range if the header states full range, so that it clips fewer colours. DALI 2.4 reads
-  only `video_full_range_flag`, and always converts with the BT.601 matrix.
+- If the header states full range, DALI does not expand the sample range, so it clips fewer colours. DALI 2.4 reads only
+  `video_full_range_flag`, and always converts with the BT.601 matrix.
 - Without cropping, DALI reuses the decoder that it set up for the previous movie. DALI stores decoders by the size of
   the shown picture, but looks them up by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
   Setting up a decoder takes as long as decoding a hundred small pictures. The shown part of a picture (`CodedPicture`)
@@ -37,7 +37,7 @@ from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading import EncodedClip
 
-CACHED_RECORDS = 4096  # cached decoder configuration records. Each has a few hundred bytes, and many media share one
+CACHED_RECORDS = 4096  # maximum number of cached decoder configuration records, which have a few hundred bytes each
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
 # Options of the metadata filters: full range, and no cropping on any side.
 WRITTEN = "video_full_range_flag=1:crop_left=0:crop_right=0:crop_top=0:crop_bottom=0"
@@ -48,7 +48,7 @@ FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc_sets.VPS, hevc_sets.SPS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedPicture:
-    """The size of a stream's coded pictures, and the rectangle of them that is shown. All values are in pixels.
+    """The size of a stream's coded pictures, and the rectangle of each picture that is shown, in pixels.
 
     Attributes:
         width, height: The size of the coded picture.
@@ -113,7 +113,7 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
     """Map each sequence parameter set of a record to its rewritten form.
 
     Returns:
-        The rewritten sets by original set. The mapping is empty if the metadata filter cannot rewrite one of them.
+        The rewritten sets by original set. If the metadata filter cannot rewrite all sets, the mapping is empty.
     """
     if codec not in SCANNERS:
         return {}
@@ -304,7 +304,7 @@ class MovieStream:
     Attributes:
         codec: The codec.
         configuration: The decoder configuration record.
-        picture: The size of the coded picture, and the rectangle of it that is shown.
+        picture: The size of a coded picture, and the rectangle in it that is shown.
         correction: float32 [3, 4] as bytes, the result of `correction`. It is the parameter `MT` of DALI's
             fn.coord_transform.
     """
@@ -325,10 +325,10 @@ class GpuMovie:
         packet_size: int64 [packets], the sizes in bytes.
         packet_rank: int64 [packets], the index of each packet's picture in presentation order.
         run_first: int64 [runs], the number of the first packet of each run.
-        can_follow: Whether the clip can be put behind other clips in one movie. The clip's pictures must not reference
-            pictures of earlier clips. Their order does not matter, because DALI orders pictures by the timestamps in
-            the movie. An HEVC clip must begin with an IDR picture, since a CRA picture may continue the pictures before
-            it.
+        can_follow: Whether the clip may come after other clips in one movie. For this, the clip's pictures must not
+            reference pictures of earlier clips. Their order does not matter, because DALI orders pictures by the
+            timestamps in the movie. An HEVC clip must begin with an IDR picture, since a CRA picture may continue the
+            pictures before it.
     """
 
     stream: MovieStream
@@ -370,23 +370,24 @@ def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
     """Return a clip as an MP4 file, uint8 [bytes]. Frame n in presentation order is the clip's packet of rank n.
 
-    The headers of the stream are not rewritten. A decoder that reads the file as one stream is not flushed between
-    runs. This is safe for clips that `routes.gpu_obstacle` accepts.
+    The headers of the stream are not rewritten. A clip consists of runs of packets, each of which begins at a random
+    access point. A decoder that reads the file is not flushed between the runs. It nevertheless decodes correct frames
+    if `routes.gpu_obstacle` returns None for the clip.
     """
     return joined_movie([plain_movie(clip, encoded)])
 
 
 def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return a clip as a movie without any change of headers, picture size or colours."""
+    """Return a clip as a movie that has the headers of the clip's medium. Colours are not corrected."""
     medium = clip.medium
     return _movie(clip, encoded, medium.extradata or b"", _whole_picture(medium), NO_CORRECTION)
 
 
 def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
-    """Return a clip as a movie for DALI, or None if its headers cannot be rewritten, so that the CPU must decode it.
+    """Return a clip as a movie for DALI, or None if the clip's headers cannot be rewritten.
 
-    The headers of H.264 and HEVC are rewritten. The result is rarely None for a clip that `routes.gpu_obstacle`
-    accepts.
+    Only the headers of H.264 and HEVC are rewritten. If the result is None, the CPU must decode the clip. This is rare
+    if `routes.gpu_obstacle` returns None for the clip.
     """
     medium, configuration = clip.medium, clip.medium.extradata or b""
     picture: CodedPicture | None = _whole_picture(medium)
@@ -397,14 +398,14 @@ def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
         if written is None or packets is None or picture is None:
             return None
         configuration, encoded = written, packets
-    assert picture is not None  # checked above for rewritable codecs, and never None for the others
+    assert picture is not None  # it was checked above for rewritable codecs, and is never None for other codecs
     full_range, deep = has_full_range(medium), is_deep(medium)
     corrected = correction(medium.color_matrix, full_range=full_range, said_full=said_full, deep=deep)
     return _movie(clip, encoded, configuration, picture, corrected)
 
 
 def _whole_picture(medium: Medium) -> CodedPicture:
-    """Return the picture size of a medium whose coded pictures are shown without cropping."""
+    """Return a picture size without cropping: the coded pictures have the size of the medium, and are shown in full."""
     width, height = medium.width, medium.height
     return CodedPicture(width=width, height=height, left=0, top=0, shown_width=width, shown_height=height)
 
@@ -467,9 +468,9 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
     Returns:
         The inputs by name. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending numbers
             of the wanted frames in the movie. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map
-            from the RGB values that DALI returns to the correct ones, both in 0…255. `start`, int32 [2], is the top
-            left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of this
-            rectangle.
+            from the RGB values that DALI returns to the correct RGB values, both in 0…255. `start`, int32 [2], is the
+            top left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of
+            this rectangle.
     """
     picture, correction = movies[0].stream.picture, movies[0].correction
     numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]

@@ -81,7 +81,7 @@ def nvjpeg_obstacle(clip: Clip) -> str | None:
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
-    """Return whether any VP9 packet contains anything else than exactly one coded frame that is shown.
+    """Return whether any VP9 packet does not contain exactly one coded frame that is shown.
 
     DALI assigns one decoded picture to each packet. It returns wrong frames after a superframe (a hidden frame and a
     shown frame in one packet), after a packet with only a hidden frame, and after a packet that shows an earlier frame

@@ -131,7 +131,7 @@ def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[St
     Otherwise, a new stage begins, and the remaining clips are divided into new lanes.
 
     Returns:
-        The stages before the current one, and int64 [world_size, per_rank].
+        The stages before the current stage, and the numbers of passed clips, int64 [world_size, per_rank].
     """
     if stages and stages[-1].workers == workers:
         return stages[:-1], stages[-1].passed
@@ -187,8 +187,8 @@ def _whole_lane(
     Args:
         order: The values that determine the order of clips.
         epoch: The epoch.
-        stage: The number of stages of the epoch before this one.
-        left: The clips that remained after these stages, in reading order, int64 [left].
+        stage: The number of earlier stages of the epoch.
+        left: The clips that remained after the earlier stages, in reading order, int64 [left].
         workers: The processes that share these clips.
         rank: The rank of the worker.
         worker: The number of the worker within the rank.

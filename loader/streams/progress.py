@@ -1,7 +1,8 @@
 """The progress of a stream within an epoch, and a log of events that all processes of the stream share.
 
-A torch DataLoader takes batches from its workers in turn, and omits workers whose lanes have ended. So the number of
-delivered batches determines the number of delivered clips of each lane.
+A lane is the part of an epoch that one worker delivers (see `lanes`). A torch DataLoader takes batches from its workers
+in turn, and omits workers whose lanes have ended. So the number of delivered batches determines the number of delivered
+clips of each lane.
 """
 
 import contextlib
@@ -63,15 +64,15 @@ def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching
     return np.minimum(taken * batching.size, lengths)
 
 
-TOKEN_BYTES = 16  # number of random bytes that identify a log, enough for tokens to be unique
+TOKEN_BYTES = 16  # length of the random bytes that identify a log; so long that they are unique
 
 
 class SharedLog:
     """An append-only list of records that all copies of this object on this machine share.
 
-    Copies are shared by forked and spawned processes and through pickling. The records are in anonymous memory, like
-    the number of a `SharedNumber`. If a copy has no access to this memory, it begins a new log that contains only the
-    last restart.
+    A copy is made by pickling, or by forking or spawning a process. The records are in anonymous memory, like the
+    number of a `SharedNumber`. If a copy has no access to this memory, it begins a new log, which contains only the
+    last record of a restart (see `History`).
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class SharedLog:
             os.close(end)
 
     def records(self, *events: str) -> list[dict[str, Any]]:
-        """Return the records whose kind of event is given, in the order in which they were added."""
+        """Return the records of events of the given kinds, in the order in which they were added."""
         size = os.fstat(self._descriptor).st_size
         lines = os.pread(self._descriptor, size - TOKEN_BYTES, TOKEN_BYTES).splitlines()
         return [record for record in map(orjson.loads, lines) if record["event"] in events]
@@ -205,7 +206,7 @@ class History(SharedLog):
             version: The version of the state.
             workers: The number of workers that delivered the iteration.
             iterating: Whether the next iteration begins now. If not, an iteration that has ended counts as the current
-                one until another iteration begins.
+                iteration until another one begins.
         """
         ended: set[int] = set()
         for record in self.records("lane"):
@@ -247,8 +248,8 @@ class Progress:
 
     Attributes:
         epoch: The epoch.
-        stages: The stages of the epoch, which say which clips were delivered. A stage begins when the number of ranks
-            or workers changes.
+        stages: The stages of the epoch so far, with the numbers of delivered clips. A stage begins when the number of
+            ranks or workers changes.
         lane: The progress of one worker in addition to the stages. If None, the stages contain the progress of all
             workers.
     """
@@ -277,7 +278,7 @@ class Iteration:
         return replace(self.begun_from, lane=replace(self.lane))
 
     def of_all(self, order: Order) -> Progress:
-        """Return the progress of all ranks, assuming that each rank has one worker and has delivered as many clips."""
+        """Return the progress of all ranks, if each has one worker and has delivered as many clips as this rank."""
         lane = self.lane
         before, passed = split_stages(self.begun_from.stages, lane.workers)
         passed = passed + np.minimum(self.delivered, lengths_left(order, self.begun_from, lane.workers))
@@ -317,7 +318,7 @@ def after_batches(
         FramedexError: This rank has fewer than `batches` batches.
     """
     before, passed = split_stages(start.stages, workers)
-    # For each worker, the indices of skipped clips, counted from the first clip that the lane had not passed.
+    # For each worker, the indices of skipped clips, counted from the first clip of this iteration.
     skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]
     for skip in skips:
         if (skip.epoch, skip.rank, skip.workers) == (start.epoch, rank, workers.per_rank):
@@ -335,7 +336,7 @@ def after_batches(
 
 
 def with_skips(delivered: int, skipped: Sequence[int]) -> int:
-    """Return the number of clips that a lane has passed: delivered clips, and clips skipped before the last of these.
+    """Return the number of a lane's clips that were delivered, or were skipped before the last delivered clip.
 
     Args:
         delivered: The number of clips that were delivered.

@@ -1,6 +1,6 @@
 """Read the clips of a worker's lane from tars, sequentially, ahead of time and in large requests.
 
-`decode_sample` decodes a single sample of a tar, for a webdataset pipeline of the user.
+`decode_sample` decodes a single sample of a tar, in the user's own webdataset pipeline.
 """
 
 import collections
@@ -103,7 +103,7 @@ class LaneReader:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, place: int) -> ReadClip | UnreadClip:
-        """Return the clip with index `place` in the lane, when it has been read. Raises StorageError.
+        """Wait until the clip with index `place` in the lane has been read, and return it. Raises StorageError.
 
         A StorageError means that the store is not usable. Errors of single clips are in `UnreadClip.error`.
         """
@@ -207,26 +207,28 @@ def decode_sample(
     """Decode the clip in a webdataset sample, using only the files of the sample. Return the clip's item as a dict.
 
     Use this function in a webdataset pipeline, as in `webdataset.WebDataset(urls).map(framedex.decode_sample)`. The
-    frames are equal to those of `ClipDataset`, which uses the same decoders. The values of the user's columns have the
-    types of JSON.
+    frames are equal to those of `ClipDataset`, which uses the same decoders. The values of the user's columns have
+    types of JSON, such as text and number, because they are read from the JSON file of the sample.
 
     Args:
         sample: the files of a sample as bytes, by their names without the key, as webdataset yields them before any
             `decode`. `__key__` and `__url__` name the sample in messages.
         seed: as for `ClipDataset`.
-        epoch: the epoch of the random draws of `framing` and `transform`. Make a new pipeline for every epoch.
+        epoch: the epoch of the random draws of `framing` and `transform`. It is fixed in a pipeline, so make a new
+            pipeline for every epoch.
         pixels: `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for
             `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
-        A dict as described for `ClipDataset.__getitem__`, with `frames`. If the sample was packed by a version that did
-        not store the shape of pixels, pixels are taken for squares, and a `framing` that depends on it logs a warning.
+        A dict as described for `ClipDataset.__getitem__`, with `frames`. Early versions of framedex packed samples
+        without the shape of pixels. The pixels of such a sample are treated as squares. If the `framing` depends on the
+        shape of pixels, a warning is logged.
 
     Raises:
         FormatError: The sample was not packed by framedex or was packed by another version, a file is missing, or the
             JSON is damaged.
         DecodeError: A file is damaged.
-        FramedexError: An option is not allowed, or the size of the clip's pictures is not possible with the `framing`.
+        FramedexError: An option is not allowed, or the `framing` cannot be applied to pictures of the clip's size.
         TransformError: The transform fails.
     """
     check_arguments(pixels, PixelArguments, "decode_sample")
@@ -256,8 +258,9 @@ def decode_sample(
 def _warn_of_unknown_aspect() -> None:
     """Log a warning that the JSON of a sample lacks the shape of pixels. Warn only once in this process."""
     LOG.warning(
-        "samples lack `sample_aspect_ratio`, since an earlier version of framedex packed them; their pixels are taken "
-        "for squares. `framedex shard --pack` writes tars that have it; Framing(aspect='stored') expects squares"
+        "samples lack `sample_aspect_ratio`, because an earlier version of framedex packed them; their pixels are "
+        "treated as squares. Pack the clips again by `framedex shard --pack` to record it, or use "
+        "Framing(aspect='stored'), which always treats pixels as squares"
     )
 
 

@@ -18,13 +18,14 @@ from framedex.loader.order.order import check_state
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MAX_WORKERS = 1 << 24  # maximum number of lanes in a state, so that a malformed state does not fill the memory
-# Number of integers that are passed through webdataset's shuffle buffer to detect versions with another order.
+MAX_WORKERS = 1 << 24  # maximum number of workers in a state, so that a malformed state does not fill the memory
+# Number of integers that are passed through webdataset's shuffle buffer. Their order shows whether the state was saved
+# with a version of webdataset that shuffles in the same way.
 TRIED = 1000
 
 
 def order_facts(order: Order) -> dict[str, Any]:
-    """Return the values that identify the order of a stream's clips. Streams with equal values have equal epochs."""
+    """Return the values that identify the order of a stream's clips. If they are equal, all epochs are equal, too."""
     tried = webdataset.shuffle(TRIED // 10, rng=random.Random("framedex"))(iter(range(TRIED)))
     buffer = np.fromiter(tried, np.int64, TRIED) if order.buffer else np.arange(TRIED)
     return {
@@ -66,7 +67,7 @@ def progress_of(order: Order, state: object) -> Progress:
         raise FramedexError(
             "the loaded state is not a state of a ClipStream",
             found=repr(error)[:80],
-            allowed="what state_dict() returned",
+            allowed="a state that state_dict() returned",
         ) from error
 
 
@@ -108,14 +109,15 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-MAX_VERSION = 1 << 62  # limit of random versions, so high that they practically never equal a version that is counted
+# Random versions are below this number. It is so large that they practically never equal a counted version (0, 1, …).
+MAX_VERSION = 1 << 62
 
 
 class Resumption:
     """The epoch, and the loaded state from which the next iteration begins. Copies in other processes share the epoch.
 
-    Workers receive a copy of the loaded state when they start, and cannot see a state that is loaded later. So states
-    have version numbers, and all processes see the number of the last version.
+    Workers receive a copy of the loaded state when they start, and cannot see a state that is loaded later. So each
+    state has a version number, and all processes see the version number of the latest state.
 
     Args:
         history: The log of events of all processes of the stream.
@@ -124,7 +126,7 @@ class Resumption:
     def __init__(self, history: History) -> None:
         self._epoch, self._history = SharedNumber(), history
         self._loaded: Progress | None = None
-        self._version = 0  # the version of the state when this copy was made
+        self._version = 0  # the version of the state that this copy has
         self._local: int | None = None  # the version of a state that was loaded only in this worker
 
     @property
@@ -139,7 +141,7 @@ class Resumption:
 
     @property
     def running(self) -> int:
-        """The version of the state from which the next iteration begins. Workers with an older state see it, too."""
+        """The version of the state from which the next iteration begins. This copy may have an older state."""
         return self._history.restarted()[0] if self._local is None else self._local
 
     def set_epoch(self, epoch: int) -> bool:
@@ -155,7 +157,7 @@ class Resumption:
 
         Args:
             progress: The progress that the state describes.
-            own: Whether the state is only for this process, which is a worker.
+            own: Whether the state is only for this process. This is the case in a worker of a StatefulDataLoader.
         """
         self._epoch.set(progress.epoch)
         if own:

@@ -1,7 +1,7 @@
 """Verification of encoded clips (`--encode`).
 
-It is verified that each frame shows the right picture, and that the encoder lost no more than expected. A picture of
-the clip is compared with the source picture that it should show and with other source pictures, by mean square
+Verification checks that each frame shows the right picture, and that the encoder lost no more than expected. A picture
+of the clip is compared with the source picture that it should show and with other source pictures, by mean square
 differences.
 """
 
@@ -41,7 +41,8 @@ ROUNDED = 4.0  # the mean square difference that rounding can explain. It corres
 class Nearness:
     """The result of comparing pictures of an encoded clip with source pictures.
 
-    The source picture that a picture of the clip should show is called its expected picture.
+    The source picture that a picture of the clip should show is called its expected picture. The source pictures with
+    which it is compared are called candidates.
 
     Attributes:
         psnr: float64 [F], the PSNR of each picture against its expected picture, in dB.
@@ -110,7 +111,8 @@ def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFil
     The source pictures are encoded again. If the result has the same bytes as the clip, the clip is "nearest". Another
     version of the encoder produces other bytes. In this case, a clip is "nearest" if each of its frames meets two
     conditions. The frame is nearer to its expected source picture than to the other frames of the clip and to the
-    frames directly before and after them. And its error is at most about twice the error of encoding the picture again.
+    frames directly before and after them. The error of the frame is at most about twice the error of encoding the
+    picture again.
     """
     verdicts: list[Checked] = []
     for group in _groups(sorted(clips, key=lambda clip: int(clip.frames.max()))):
@@ -151,7 +153,8 @@ def _truth(clips: list[Clip]) -> Truth | None:
     identified by their timestamps, and only the frames that the clips want are returned, without neighbours.
 
     Returns:
-        The pictures by frame number, or None for an image sequence that a listing defines, whose order is unknown.
+        The pictures by frame number. None if a listing defines the image sequence, because the order of its images is
+        unknown.
     """
     medium = clips[0].medium
     if medium.stream_index < 0:

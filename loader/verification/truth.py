@@ -56,14 +56,14 @@ def decode_in_order(
         there = 0 <= medium.stream_index < len(container.streams)
         context = container.streams[medium.stream_index].codec_context if there else None
         if not isinstance(context, VideoCodecContext):
-            raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
-        context.thread_count = 1  # with several, some decoders return other pictures (`containers.decoders.ONE_THREAD`)
+            raise DecodeError(f"the source does not have video stream {medium.stream_index}", where=medium.path)
+        context.thread_count = 1  # with more, some decoders return other pictures (`containers.decoders.ONE_THREAD`)
         matrix, color_range = context.colorspace, context.color_range  # the container's, before decoding changes them
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
                 frames = decode_packet(context, packet)
             except av.error.FFmpegError:
-                continue  # damaged packet. Later frames are compared nevertheless
+                continue  # the packet is damaged; later frames are compared nevertheless
             for frame in frames:
                 number += 1
                 if number in wanted or by_pts:
@@ -150,7 +150,7 @@ def _stale_images(medium: Medium, found: str) -> StaleError:
         where=medium.path if medium.member is None else f"{medium.path}, {medium.member}",
         found=found,
         allowed=f"{medium.frame_count} images",
-        remedy="index and shard again, or point root at where the sources moved",
+        remedy="index and shard again, or set root to the new location of the sources",
     )
 
 
@@ -213,7 +213,7 @@ def _stale_member(medium: Medium, found: str) -> StaleError:
         "the file does not contain the video that was indexed",
         where=f"{medium.path}, {medium.member}",
         found=found,
-        remedy="index and shard again, or point root at where the file moved",
+        remedy="index and shard again, or set root to the new location of the sources",
     )
 
 
@@ -236,8 +236,8 @@ class Checked:
         reason: The reason why the clip is wrong. None if the clip is correct.
         source_psnr: The lowest PSNR of an encoded clip's frames against the source pictures, in dB. None if the clip is
             not encoded, or if the comparison was not completed.
-        undecided: The number of frames for which the comparison cannot tell whether they show the expected picture or
-            another picture of the source.
+        undecided: The number of frames that, by the comparison, may show the expected picture or another picture of the
+            source.
     """
 
     clip_id: str
@@ -281,4 +281,4 @@ def full_decode_failure(error: Exception, clip: Clip) -> Checked:
     """Return the verdict on a clip whose source could not be decoded in full because of an error."""
     if isinstance(error, StaleError):
         return verdict_of(error, clip)
-    return verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}")
+    return verdict_on(clip, None, "undecodable", f"the full decode of the source failed: {error}")

@@ -29,9 +29,10 @@ from framedex.sharder.reading import SourceFiles, local_copy
 from framedex.storage.places import OWN_STORE, Access, Place
 
 LOG = logging.getLogger("framedex.loader")
-# The expected frames by frame number: (pts, marks). There are several marks if several frames have the same pts.
+# The expected frames by frame number: (pts, marks). A mark is the hash of a picture, an MD5 or a CRC-32. There are
+# several marks if several frames have the same pts.
 Truth = dict[int, tuple[int | None, set[str]]]
-Mark = Callable[[av.VideoFrame], str]  # returns the MD5 or CRC-32 by which pictures are compared
+Mark = Callable[[av.VideoFrame], str]  # returns the hash of a picture, an MD5 or a CRC-32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
     """Return the verdicts on clips of one image or image sequence.
 
     When an image is read, its checksum is compared with the recorded one. An image that was not copied into a tar is
-    also compared with the image of that number in the source.
+    also compared with the image that has the same number in the source.
     """
     own = [clip for clip in clips if clip.source == clip.medium.source]
     wanted = {int(frame) for clip in own for frame in clip.frames if frame != PAD}
@@ -184,7 +185,7 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
 
 
 def _recorded(clip: Clip, md5: list[bytes | None]) -> Truth:
-    """Return the pts and hashes of a clip's frames that the index recorded (`framedex index --verify`)."""
+    """Return the pts and hashes that the index recorded for a clip's frames (`framedex index --verify`)."""
     rows = zip(clip.frames.tolist(), clip.pts.tolist(), md5, strict=True)
     return {frame: (pts, {own.hex()}) for frame, pts, own in rows if own is not None}
 
@@ -226,7 +227,10 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
             return verdict_on(clip, by_rank, "differs", f"the source has no frame {frame}")
         if marks[rank] not in expected[1]:
             other = ", ".join(sorted(expected[1]))
-            return verdict_on(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
+            reason = (
+                f"frame {frame} (place {place}) has other pixels than the source, whose picture has the hash {other}"
+            )
+            return verdict_on(clip, by_rank, "differs", reason)
         if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
             return verdict_on(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
     return verdict_on(clip, by_rank, "exact", None)

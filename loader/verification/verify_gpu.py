@@ -131,7 +131,7 @@ def verify_on_gpu(
     """
     support = driver_support(device_id)
     if support.reason is not None:
-        raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="--decode cpu")
+        raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="use --decode cpu")
     from framedex.loader.dali.gpu import GpuFrames  # needs the extras torch and dali
 
     clips = ClipDataset(dataset, rotation="stored", root=access.root, allow_remote=access.allow_remote)
@@ -191,7 +191,7 @@ def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, suppor
 def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
     """Decode clips of one medium on a GPU, and yield the verdicts."""
     medium = waiting[0][0].medium
-    # The pictures of stored images and encoded clips differ from those of the source.
+    # The pictures of stored images and encoded clips differ from the pictures of the source.
     is_stored = medium.kind == IMAGES or clips.manifest.header.encode is not None
     by_place = is_stored or medium.damaged_gop_count > 0
     try:
@@ -240,7 +240,7 @@ def compare(
         frames: uint8 [F, H, W, 3], the frames of the clip.
         truth: The correct pictures, decoded on the CPU, by frame number.
         decoder: The decoder of `frames`.
-        by_place: The choice of neighbouring pictures, as in `neighbours_of`.
+        by_place: Whether neighbours are the nearest frames in `truth`, as in `neighbours_of`.
     """
     worst, undecided, reason = None, 0, None
     for place, (number, frame) in enumerate(zip(clip.frames.tolist(), frames, strict=True)):
@@ -257,7 +257,8 @@ def compare(
         worst = like.psnr if worst is None else min(worst, like.psnr)
         undecided += like.is_own is None
         if like.is_own is False and reason is None:
-            reason = f"frame {number} (place {place}) is nearer to a neighbour; PSNR against its own {like.psnr:.1f} dB"
+            psnr = f"PSNR against the picture of the CPU {like.psnr:.1f} dB"
+            reason = f"frame {number} (place {place}) is nearer to a neighbour than to its own picture; {psnr}"
     checked = verdict_on(clip, None, "differs" if reason else "nearest", reason)
     return _on_gpu(replace(checked, undecided=undecided), decoder, worst)
 
@@ -281,7 +282,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
         with own_copy(medium) as copy:
             return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
     except (av.error.FFmpegError, OSError) as error:
-        raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
+        raise DecodeError(f"the full decode of the source failed: {error}", where=medium.path) from error
 
 
 def _decoder(fetched: Fetched) -> Decoder:

@@ -44,7 +44,7 @@ def dataset(indexed: Path, tmp_path: Path) -> Path:
 
 def test_clips_that_stand_alone_have_no_views(indexed: Path, tmp_path: Path) -> None:
     alone = shard_clips(indexed, tmp_path / "D", [{"uri": "a-front.mp4", "frames": [0]}])
-    with pytest.raises(FramedexError, match="the clips of the dataset are not views"):
+    with pytest.raises(FramedexError, match="the dataset was made without `views`"):
         MultiViewDataset(ClipDataset(alone))
 
 

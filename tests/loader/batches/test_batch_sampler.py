@@ -150,9 +150,9 @@ def test_lists_and_torchs_batch_sampler_are_samplers_of_batches(mixed: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 4}, "also batch_size"),
-        ({"sampler": [1]}, "also sampler"),
-        ({"last": "drop", "batch_size": 2}, "also batch_size, last"),
+        ({"batch_size": 4}, "batch_sampler and batch_size"),
+        ({"sampler": [1]}, "batch_sampler and sampler"),
+        ({"last": "drop", "batch_size": 2}, "batch_sampler and batch_size, last"),
         ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*pass it as sampler="),
     ],
 )
@@ -192,8 +192,8 @@ class Lying(list[list[int]]):
         ([[]], FramedexError, "lists of clip numbers"),
         ([3], FramedexError, "lists of clip numbers"),
         (["01"], FramedexError, "(?s)lists of clip numbers.*'01'"),
-        ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
-        ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
+        ([["01"]], FramedexError, "(?s)must yield clip numbers.*'01'.*whole numbers, 0 to"),
+        ([[1.5]], FramedexError, "(?s)must yield clip numbers.*1.5"),
         (Lying([[1, 2]]), FramedexError, "more clips than the sampler's maximum"),
     ],
 )

@@ -233,7 +233,7 @@ def test_tokens_of_shapes_are_those_of_the_model() -> None:
         ({"max_batch": 4, "by": ()}, "one value for each key"),
         ({"max_batch": 4, "by": [1, 2]}, "a value for each clip"),
         ({"max_batch": 4, "by": [1.0, float("nan"), 2.0]}, "some clips have no number"),
-        ({"max_batch": 4, "by": ["a", "b", "c"], "buckets": 2}, "buckets requires numbers"),
+        ({"max_batch": 4, "by": ["a", "b", "c"], "buckets": 2}, "buckets can be given only if `by` refers to numbers"),
         ({"max_batch": 4, "tokens": [1, -1, 1]}, "tokens has a number below 0"),
         ({"max_batch": 4, "tokens": [1, 1, 1], "padding": "shape"}, "padding='shape'"),
         ({"max_batch": 4, "shapes": [[1, 2], [1, 2], [1, 2]]}, "frames, height and width"),

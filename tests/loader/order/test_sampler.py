@@ -195,7 +195,7 @@ def test_a_state_of_another_order_is_refused() -> None:
     for wrong in ({"delivered": 8}, {"delivered": -1}, {"epoch": -1}):
         with pytest.raises(FramedexError, match="out of range"):
             same.load_state_dict(state | wrong)
-    with pytest.raises(FramedexError, match="no delivered, locality"):
+    with pytest.raises(FramedexError, match="a state without delivered, locality"):
         same.load_state_dict({name: state[name] for name in ("epoch", "count", "shuffle", "seed")})
 
 

@@ -107,7 +107,7 @@ def test_audio_counts(packed: list[str], medium: Callable[[str], Path], tmp_path
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1GB", True])
 def test_the_limit_is_a_number_of_bytes(wrong: Any, dataset: Path) -> None:
-    with pytest.raises(FramedexError, match="clip_bytes is a number of bytes"):
+    with pytest.raises(FramedexError, match="clip_bytes must be a number of bytes"):
         ClipDataset(dataset, clip_bytes=wrong)
 
 

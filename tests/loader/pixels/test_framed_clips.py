@@ -222,7 +222,7 @@ def test_what_cannot_be_framed_is_refused(stored: Path) -> None:
         ClipDataset(stored, layout="HWC")  # type: ignore[arg-type]
     with pytest.raises(FramedexError, match="seed"):
         ClipDataset(stored, seed=-1)
-    with pytest.raises(FramedexError, match="framing is a Framing"):
+    with pytest.raises(FramedexError, match="framing must be a Framing"):
         ClipDataset(stored, framing={"short_side": 256})  # type: ignore[arg-type]
     with pytest.raises(FramedexError, match="single crop"):
         ClipLoader(ClipDataset(stored, framing=FRAMINGS["three"]), transform=lambda frames: frames)

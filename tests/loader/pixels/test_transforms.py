@@ -154,7 +154,7 @@ def test_results_that_are_no_arrays_are_lists_in_a_batch(stored: Path) -> None:
 
 
 def test_what_a_transform_cannot_be_or_be_beside_is_refused(stored: Path) -> None:
-    with pytest.raises(FramedexError, match="transform is a function"):
+    with pytest.raises(FramedexError, match="transform must be a function"):
         ClipDataset(stored, transform="flip")  # type: ignore[arg-type]
     dataset = ClipDataset(stored, transform=jittered)
     with pytest.raises(FramedexError, match="a GPU would have nothing to decode") as raised:

@@ -178,7 +178,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"uneven": "some"}, "unknown uneven"),
     ({"on_error": "ignore"}, "unknown on_error"),
     ({"decode": "gpu"}, "unknown decode"),
-    ({"size": 224}, "size is"),
+    ({"size": 224}, "size must be"),
     ({"where": {"label": 1}}, "no such column"),
 ]
 

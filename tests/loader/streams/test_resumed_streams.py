@@ -229,7 +229,7 @@ def test_wrong_counts_and_loaders_are_refused(packed: Path) -> None:
     assert caught.value.allowed == f"0 to {most}"
     with pytest.raises(FramedexError, match="is not this stream"):
         stream_of(packed).state_dict(loader, batches=1)
-    with pytest.raises(FramedexError, match="together"):
+    with pytest.raises(FramedexError, match="both loader and batches"):
         stream.state_dict(batches=1)
     with pytest.raises(FramedexError, match="its delivery order is unknown"):
         stream.state_dict(loader_of(stream, in_order=False), batches=1)
