@@ -12,7 +12,7 @@ from typing import Any
 
 from framedex.errors import FramedexError
 
-# Names that other tools use → framedex's names with that meaning. `meant` suggests those that are allowed.
+# Name in other tools → framedex's names for the same thing. `meant` suggests a name only if it is an allowed value.
 MEANT = {
     "bframes": ("reorder_depth",),
     "bit_depth": ("pixel_format", "more_than_8_bits"),

@@ -81,7 +81,9 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
 
 
 def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
-    """Convert columns of texts to numbers if almost all of their cells are numbers. Leave out rows with other cells.
+    """Convert columns of texts to numbers if almost all of their cells are numbers.
+
+    Rows with another cell in such a column are left out, since this cell is probably a mistake.
 
     Args:
         found: The content of the file, with the types of columns that Arrow detected.

@@ -169,8 +169,8 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
     group = file.metadata.row_group(number)
     known = _checked.setdefault(file, set())
     if number not in known:
-        # The offsets that pyarrow reads. If `read_nothing` raised an exception instead, pyarrow would keep it, with all
-        # objects in the frames of its traceback.
+        # The offsets at which pyarrow reads. If `read_nothing` raised an exception instead of returning no bytes,
+        # pyarrow would keep the exception, and with it all objects in the frames of its traceback.
         offsets: list[int] = []
 
         def read_nothing(offset: int, _length: int) -> bytes:

@@ -38,8 +38,8 @@ class ClipRecord:
         seconds: Timestamp of each wanted frame in seconds on the container's clock. Null for padding.
         md5: MD5 over the native planes of each wanted frame, as in `frames.md5` of an index. Null for padding. The list
             is null if the index has no hashes.
-        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. Its
-            byte ranges then refer to the source.
+        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. The
+            byte ranges of a clip that is not packed refer to the source.
         stretch_first: First frame of the part of the medium that the policy sampled. 0 for the whole medium, or the
             first frame of a range. Null for explicit clips.
         stretch_stop: The frame after the last one of the part of the medium that the policy sampled. Null for explicit
@@ -49,7 +49,8 @@ class ClipRecord:
         multiview_id: Name that is the same for all clips that show one scene at the same time from several views. Null
             if the clip has no other views.
         view_name: Name of the clip's view. Null if the clip has no other views.
-        view_away_seconds: Time of each frame minus the time at which the view's frame was wanted. Null for padding.
+        view_away_seconds: How much later than wanted each frame is: the time of the frame minus the time at which the
+            policy wanted a frame of this view. Null for padding. The list is null if the clip has no other views.
     """
 
     clip_id: str = column(pa.string(), nullable=False, rule=NAME, also_in=(SAMPLE, FIELDS), key="clip_id")
@@ -110,12 +111,12 @@ class Recipe:
         range_path: Path of the file that contains each byte range, relative to the medium's folder. Null if the medium
             is not a sequence of loose images.
         range_crc32: CRC-32 of the bytes in each byte range. Null if the byte ranges are not images.
-        packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges.
-            Several packets of one picture count as one packet.
+        packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges. If
+            a picture is stored in several packets of the medium, they count as one packet.
         packet_rank: Rank of each packet's picture in presentation order among the packets of the clip, from 0.
-        run_first: For each run, the number of its first packet among the packets of the clip, from 0. Each run is
-            decoded by a separate decoder session.
-        run_open: For each run, whether it begins at an open random access point.
+        run_first: Position of each run's first packet among the packets of the clip, from 0. A run is a random access
+            point and some packets after it, which one decoder session decodes.
+        run_open: For each run, whether the random access point at its beginning is open.
         run_state: For each run, the number of the entry of `media.states` that the decoder must get before the first
             packet.
         damaged: Whether a wanted frame is in a damaged GOP.
@@ -176,8 +177,8 @@ class AudioRanges:
 class AudioRecipe(AudioRanges):
     """The recipe for consecutive audio samples of a medium: columns of the table `recipes` with the prefix `audio_`.
 
-    The recipe has no byte ranges if the packets are not byte ranges of the file. If some of the samples are before the
-    first or after the last sample that the medium presents, they are silent.
+    The recipe has no byte ranges if the packets are not byte ranges of the file. Samples before the first and after the
+    last sample that the medium presents are silent.
 
     Attributes:
         packet_size: Size of each audio packet. The packets follow each other without gaps in the concatenated byte
@@ -209,8 +210,8 @@ class AudioFile(AudioRanges):
     The fields are columns of the table `recipes` with the prefix `audio_`. The only byte range is the whole file.
 
     Attributes:
-        present: Pairs of numbers, for each section of the audio file that the medium presents: the first sample of the
-            section, and the sample after the section. All other samples of the file are silence.
+        present: Two numbers for each section of the audio file that contains audio of the medium: the first sample of
+            the section, and the sample after its last one. All other samples of the file are silence.
     """
 
     present: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))
