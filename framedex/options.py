@@ -245,7 +245,7 @@ def access_options(*, beside: str = "") -> Decorator:
 def allow_remote_option(*, beside: str = "") -> Decorator:
     """Return the option `--allow-remote`. For `beside`, see `access_options`."""
     text = (
-        "Read sources also from buckets and hosts other than that of the index or dataset. "
+        "Also read sources that are in another bucket or on another host than the index or dataset. "
         f"The environment variable {ALLOW_REMOTE}=1 has the same effect."
     )
     return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
@@ -299,7 +299,7 @@ def engine_options(command: Command) -> Command:
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Run the work in processes of this machine, or as tasks of a Ray cluster. Up to --workers run at a time.",
+        help="Run the work in processes of this machine, or in tasks of a Ray cluster: up to --workers at a time.",
     )
     @click.option(
         "--ray-address",
@@ -440,8 +440,8 @@ def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[...,
             "--task",
             callback=_slice_value,
             metavar="I/N",
-            help="Do only slice I of the N slices of the run, 0/N to N-1/N. The command is otherwise the same on "
-            "every machine. After all slices, run it with --finish.",
+            help="Do only slice I of the N slices of the run, 0/N to N-1/N. Otherwise, give the same command on "
+            "every machine. When all slices are done, run the command with --finish instead of --task.",
         ),
         click.option("--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."),
     )

@@ -60,8 +60,9 @@ class Audited:
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
 
-# The tables that consist of parts. The first two tables have the same rows in the same order, part by part. The part of
-# the second table is written before that of the first, so it must exist if the latter does.
+# The tables that consist of parts. The first two tables have the same rows in the same order, part by part. Each part
+# of the second table is written before the part of the first table with the same number. So if a part of the first
+# table exists, the part of the second table must also exist.
 TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),

@@ -28,7 +28,8 @@ from framedex.storage.web import WebStore, as_storage_error, is_past_the_end, ma
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-# The id of the process that first used a store. A process that was forked later has the store, but not its threads.
+# The id of the process that first used a store. A process that is forked later inherits the store, but not the threads
+# that the store needs.
 _OPENED_BY: list[int] = []
 
 
@@ -78,7 +79,9 @@ def _store(name: str, seconds: float, retries: int) -> Any:
         raise as_storage_error(name, error) from None
 
 
-GAP_BYTES = 256 << 10  # gap between two ranges whose transfer takes about as long as the latency of a second request
+# Two ranges with a gap of up to this size are fetched by one request. Transferring the gap takes about as long as the
+# latency of a second request.
+GAP_BYTES = 256 << 10
 WASTE = 0.5  # the maximum ratio of unwanted bytes to wanted bytes
 MAX_BYTES = 8 << 20  # maximum size of a request; larger ones are split, since several connections are faster than one
 
