@@ -47,7 +47,7 @@ def run(
         what: The index or dataset.
         names: The names of the checks to run. If empty, all checks are run.
         look: Whether to check that media and tars still exist and are unchanged.
-        policy: The policy for the checks that need one.
+        policy: The policy for the checks that need a policy. If None, these checks are not run.
         access: Where the sources are, and which sources may be read.
         report: The .html file of the report.
         pictures: Whether the report shows frames of examples.

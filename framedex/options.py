@@ -54,7 +54,7 @@ class PlaceType(click.ParamType[Place]):
         self._there, self._written = there, written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Return the place for a path or uri."""
+        """Return the local path, or the `Stored` for a uri."""
         try:
             found = place(value)
             if self._written:
@@ -131,8 +131,8 @@ class OptionRule:
         all_but: The parameter names of the options that the rule is not about. The rule is then about all other
             options. Given instead of `options`.
         when: A function of the values of all parameters. It returns whether the options have an effect.
-        needs: The options without which there is no effect, for the message.
-        beside: The options with which there is no effect, for the message. Given instead of `needs`.
+        needs: The other options that must be given, for the message.
+        beside: The other options that must not be given, for the message. Given instead of `needs`.
         why: The reason for the rule, for the message. Empty if the reason is obvious.
     """
 
@@ -222,7 +222,7 @@ def access_options(*, beside: str = "") -> Decorator:
     The command gets the values of both options as one parameter `access`, a storage.places.Access.
 
     Args:
-        beside: The options that make the command read the sources, for the help. Empty if the command always reads
+        beside: The options with which the command reads the sources, for the help. Empty if the command always reads
             the sources.
     """
 
@@ -256,7 +256,7 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
 
     Args:
         of: The random choice that the seed determines, for the help.
-        beside: The options that make the command choose at random, for the help. Empty if the command always does.
+        beside: The options with which the command chooses at random, for the help. Empty if it always does so.
     """
     return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
 
@@ -392,7 +392,7 @@ def max_failures_option(what: str) -> Decorator:
 
 
 class ByteCount(click.ParamType[int]):
-    """The type of an option that is a number of bytes with a decimal or binary unit."""
+    """The type of an option that is a number of bytes, with or without a decimal or binary unit."""
 
     name = "size"
 

@@ -200,7 +200,7 @@ def _after_explain(sql: str) -> str:
     return rest
 
 
-ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use. They are computed once, as tables
+ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use; they become tables, to be computed once
 BATCH_ROWS = 1_000_000
 EXPLANATION = ["explain_key", "explain_value"]  # columns of the result of EXPLAIN. The values are multi-line drawings
 INTERRUPTED = "INTERRUPT Error: Interrupted!"  # text of the OSError that pyarrow raises if DuckDB was interrupted
@@ -314,7 +314,7 @@ class Database:
 
 
 def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader:
-    """Return the rows of a query as a stream of batches. Errors while reading are those of `_errors_of_queries`."""
+    """Return the rows of a query as a stream of batches. Reading raises the same errors as `_errors_of_queries`."""
     answer = query.to_arrow_reader(batch_rows)
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -230,7 +230,7 @@ def _view_lines(kind: Kind, name: str) -> list[str]:
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
-    """Return a query of all rows of a table, with the number of each row's part and its position in this part."""
+    """Return a query of all rows of a table. It adds the number of each row's part, and the position in the part."""
     schema = PARTS[table]
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"

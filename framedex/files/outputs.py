@@ -87,8 +87,8 @@ class Output:
 class StoredOutput(Output):
     """An output folder in object storage. Writing never replaces the objects of other runs.
 
-    An object is written only if no object of this name exists, or if the existing object is the one that `take` copied
-    or that this run wrote.
+    An object is written only if no object of this name exists, or if `take` copied the existing object, or if this run
+    wrote it.
     """
 
     def __init__(self, stored: Stored, local: Path) -> None:

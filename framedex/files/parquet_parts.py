@@ -37,7 +37,7 @@ _installed_version = functools.cache(metadata.version)  # cached, since each cal
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of framedex and of libraries, which are written into every part. Library → version."""
+    """Return library → version for framedex and the libraries whose versions are written into every part."""
     from framedex.core.pyav import ffmpeg_version  # imported here, since readers do not need PyAV, which is slow
 
     versions = {name: _installed_version(name) for name in LIBRARIES}

@@ -19,7 +19,8 @@ NUMBER = between(0, INT32, needed=False)
 PLACE = between(PAD, INT32)
 NAME, ANY_TEXT = ColumnRule(needed=True, any_text=True), ColumnRule(any_text=True)
 SAMPLES = between(-FAR, FAR)
-# Places of `Column.also_in`: the JSON of a clip in a tar, and the table whose columns have a single value per clip.
+# Names in `Column.also_in`. SAMPLE: the JSON of a clip in a tar. FIELDS: the table of columns with a single value per
+# clip.
 SAMPLE, FIELDS = "sample", "fields"
 VIEWS_SINCE = (3, 4)  # first version of the format with the columns about views
 
@@ -40,10 +41,9 @@ class ClipRecord:
             is null if the index has no hashes.
         shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. The
             byte ranges of a clip that is not packed refer to the source.
-        stretch_first: First frame of the part of the medium that the policy sampled. 0 for the whole medium, or the
-            first frame of a range. Null for explicit clips.
-        stretch_stop: The frame after the last one of the part of the medium that the policy sampled. Null for explicit
-            clips.
+        stretch_first: First frame of the stretch: the part of the medium from which the policy sampled the clip. 0 for
+            the whole medium, or the first frame of a range. Null for explicit clips.
+        stretch_stop: The frame after the last frame of the stretch. Null for explicit clips.
         anchor_frame: Presentation number of the frame around which the clip was sampled. Null if the policy does not
             sample around frames.
         multiview_id: Name that is the same for all clips that show one scene at the same time from several views. Null
@@ -211,7 +211,7 @@ class AudioFile(AudioRanges):
 
     Attributes:
         present: Two numbers for each section of the audio file that contains audio of the medium: the first sample of
-            the section, and the sample after its last one. All other samples of the file are silence.
+            the section, and the sample after the end of the section. All other samples of the file are silence.
     """
 
     present: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))

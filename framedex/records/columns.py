@@ -43,10 +43,10 @@ class Column:
 
     Attributes:
         kind: The Arrow type.
-        doc: The meaning, for docs/format.md. It is stored in the metadata of the file's schema, as is `unit`.
-        unit: Unit of the values, or empty.
+        doc: The meaning of the column, for docs/format.md. `doc` and `unit` are stored in the metadata of the file.
+        unit: Unit of the values. Empty if they have no unit.
         nullable: Whether the table may have null.
-        rule: The rule for the values of a row that is used.
+        rule: The rule for the values. It is checked for rows that are used.
         since: The version of the format from which on tables have the column, or None if all versions have it. In files
             of an earlier version, a column of this name was defined by the user.
         also_in: Names of other tables and files that also store the column. The record's module defines these names.
@@ -130,7 +130,7 @@ def field_of(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable
 
 
 def required(name: str, kind: pa.DataType, doc: str, *, unit: str = "") -> pa.Field:
-    """Return an Arrow field with a description and a unit, which is never null. For the arguments, see `Column`."""
+    """Return an Arrow field that must not be null, with a description and a unit. For the arguments, see `Column`."""
     return field_of(name, kind, doc, unit=unit, nullable=False)
 
 

@@ -124,15 +124,15 @@ class MediumRecord:
         states: List of entries with parameter sets. A decoder that starts at a random access point must first get the
             entry whose number is in `frames.start_state`. The first entry is empty. It is the entry for packet 0.
         reorder_depth: Number of frames that the decoder holds back to restore presentation order.
-        inband_parameter_sets: Whether packets carry parameter sets that differ from those in the configuration record.
+        inband_parameter_sets: Whether packets contain other parameter sets than the configuration record.
         inner_start_codes: Whether some length-prefixed units contain several NAL units between Annex B start codes.
         varying_shape: Whether pictures differ in size or pixel format.
         chroma_format: Syntax element chroma_format_idc: 0 is monochrome, 1 is 4:2:0, 2 is 4:2:2, 3 is 4:4:4.
         max_ref_frames: Syntax element max_num_ref_frames of an H.264 stream (0 if every picture is intra-coded). Null
             for other codecs.
         field_coded: Whether some pictures are coded as two fields.
-        hidden_unordered: Whether decoders output the pictures of hidden packets (hidden by an edit list) in another
-            order than that of their timestamps. The positions of these pictures in output order are then unknown.
+        hidden_unordered: Whether decoders output the pictures of packets that an edit list hides, but not in the order
+            of their timestamps. The positions of these pictures in output order are then unknown.
         stated_frames: Number of packets of the stream according to the sample tables of an MP4 or MOV file. Null for
             other files and for fragmented files.
         stated_duration_seconds: Duration of the stream according to the header, or of the file if the header has none

@@ -33,7 +33,7 @@ ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_E
 _OPENED_BY: list[int] = []
 
 
-USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # defaults: time limit of one request, and how often a failed one is repeated
+USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # defaults: time limit of a request, and number of repeats of a failed request
 TRYING_SECONDS = 180.0  # time after which a failed request is not repeated any more
 
 
@@ -295,8 +295,8 @@ def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> lis
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
     """Call a function for each value in parallel, and return the results in order.
 
-    The calls run in the thread pool for requests. If the caller is itself a thread of this pool, the calls run one by
-    one in that thread, since waiting for other threads of the same pool could cause a deadlock.
+    The calls run in the thread pool for requests. If the caller already runs in a thread of this pool, it makes the
+    calls itself, one by one, since waiting for other threads of the same pool could cause a deadlock.
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
@@ -369,7 +369,7 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
 
     Raises:
         StorageError: The request failed. The kind is `exists` if an object exists and `replaces` is None. The kind is
-            `changed` if the existing object is not the one in `replaces`.
+            `changed` if the metadata of the existing object differs from `replaces`.
     """
     store, key = _open(uri)
     etag = None if replaces is None else replaces.etag
@@ -448,7 +448,7 @@ def _open(uri: str) -> tuple[Any, str]:
     """Return (store, key) for a uri.
 
     Raises:
-        StorageError: The process was forked from one that used a store, or the store cannot be opened.
+        StorageError: This process was forked from a process that used a store, or the store cannot be opened.
         MissingExtraError: obstore or huggingface_hub is not installed.
     """
     name, key = split(uri)

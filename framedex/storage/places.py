@@ -251,7 +251,7 @@ class Access:
         root: The new location of the sources, if the sources were moved: a folder that replaces the recorded root, or a
             mapping {old prefix: new prefix} of absolute paths or uris. If None, the sources are at the recorded
             location.
-        allow_remote: Whether sources may be read from other stores than that of the index or dataset.
+        allow_remote: Whether sources may be read from other stores than the store of the index or dataset.
     """
 
     root: Root | None = None

@@ -28,7 +28,8 @@ BLOCK_BYTES = 128 << 10  # least size of a later request; transferring less woul
 # Sizes of the requests of a sequential read. NEXT_BYTES is the size of the first request that continues an earlier one.
 # Each further request is larger by a quarter than the one before, up to MAX_NEXT_BYTES.
 NEXT_BYTES, MAX_NEXT_BYTES = 256 << 10, 1 << 20
-# If a read begins this close to the end of an object, one request reads all of the end, which is often needed later.
+# If a read begins at most this many bytes before the end of an object, one request reads all bytes up to the end. More
+# of these bytes are often needed later.
 TAIL_BYTES = 512 << 10
 KEPT_BYTES = 64 << 20  # number of bytes per object that are kept in memory
 

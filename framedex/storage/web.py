@@ -26,7 +26,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from framedex.errors import FramedexError, StorageError
 
 REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # environment variable with further servers to which redirects may lead
-MAX_REDIRECTS = 3  # number of redirects per request that are followed; one is usual
+MAX_REDIRECTS = 3  # number of redirects per request that are followed; usually, there is at most one
 REDIRECTING = frozenset({301, 302, 303, 307, 308})  # HTTP statuses of redirects
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # HTTP statuses of temporary failures
 PORTS = {"http": 80, "https": 443}
@@ -172,7 +172,7 @@ class WebStore:
         """Send one request and return the response. Raises OSError, HTTPException.
 
         If the content is longer than `most` bytes, the rest is not read, and the connection is closed. If the request
-        was a range request, such a content is an error.
+        was a range request, longer content is an error.
         """
         origin = origin_of(address)
         target = address.path + (f"?{address.query}" if address.query else "")
