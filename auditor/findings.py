@@ -121,7 +121,7 @@ class Finding:
     Attributes:
         check: The check.
         count: The number of rows that the check's query returns, one per problem.
-        examples: The first rows, as values by column.
+        examples: Column name → value for each of the first rows.
     """
 
     check: Check

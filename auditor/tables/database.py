@@ -292,7 +292,7 @@ class Database:
         with _errors_of_queries():
             with contextlib.suppress(duckdb.TransactionException):  # raised if there was no earlier query
                 self._connection.rollback()
-            # `check_reads` does not detect `WITH a AS (DELETE …) SELECT …`. A read-only transaction prevents it.
+            # `check_reads` does not detect `WITH a AS (DELETE …) SELECT …`. In a read-only transaction, it fails.
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
             query = self._connection.sql(sql)
             if plain:

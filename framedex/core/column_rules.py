@@ -1,4 +1,4 @@
-"""Rules for the values of columns and checks of these rules. Conversion of columns to numpy, and comparison of values.
+"""Rules for the values of columns, and their checks. Conversion of columns to numpy, and comparison of values.
 
 An index or a dataset may come from an untrusted source. The types of columns are checked once per file, and the values
 of a row when the row is read, so that later code can rely on both. A check that fails raises FormatError with the

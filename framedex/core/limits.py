@@ -114,8 +114,8 @@ def _block(size_bytes: int) -> NDArray[np.uint8]:
 
 
 # Maximum nesting depth of a user column. Libraries read nested columns recursively: Parquet's reader accepts 100 levels
-# of a schema, of which a list takes up to three. orjson accepts 254 levels. pyarrow's JSON reader overflows its stack
-# at a still greater depth.
+# of a schema, and a list takes up to three of these levels. orjson accepts 254 levels. pyarrow's JSON reader overflows
+# its stack at a still greater depth.
 MAX_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("ray", "ray", "--engine ray") from error
 
 CONNECT_SECONDS = 10.0  # time limit of the first connection; for a wrong address, Ray itself would retry for minutes
-TASKS_IN_FLIGHT = 2  # submitted tasks per parallel task, so that a worker can start the next task without waiting
+TASKS_IN_FLIGHT = 2  # submitted tasks per worker, so that a worker can start its next task without waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def library_versions() -> dict[str, str]:
 
 
 def ffmpeg_of(schema: pa.Schema) -> set[str]:
-    """Return the FFmpeg version in a part's metadata as a set. The set is empty if an older framedex wrote the part."""
+    """Return a set with the FFmpeg version in a part's metadata. It is empty if an older framedex wrote the part."""
     stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
     return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 

@@ -164,8 +164,8 @@ class AudioRanges:
     """The byte ranges of a clip's audio: columns of the table `recipes` with the prefix `audio_`.
 
     Attributes:
-        range_offset: Offset of each byte range with audio packets of the clip, or of the clip's audio file in the tar.
-            Null if the clip has no audio.
+        range_offset: Offset of each byte range that contains audio packets of the clip. If the audio is a file in the
+            tar, the only byte range is this file. Null if the clip has no audio.
         range_length: Length of each byte range in `audio_range_offset`.
     """
 

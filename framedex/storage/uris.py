@@ -92,7 +92,7 @@ def uri_of(store: str, key: str) -> str:
 
 
 def joined(root: str, uri: str) -> str:
-    """Join a root folder and a relative path. An absolute path or a uri is not joined to the root, but returned."""
+    """Join a root folder and a relative path. For an absolute path or a uri, the root is ignored."""
     if is_remote(uri):
         return _lower_scheme(uri)
     if is_remote(root):
