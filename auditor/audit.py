@@ -10,10 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from framedex.auditor import findings
-from framedex.auditor.tables.database import GIBIBYTE, Database, QueryLimits, check_reads, database
+from framedex.auditor.tables.database import Database, QueryLimits, check_reads, database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.source_files import add_files, add_policy_misses, add_scene_views, add_tars
 from framedex.auditor.tables.subject import OF_SOURCES, Kind, opened
+from framedex.core.limits import GIBIBYTE
 from framedex.core.words import did_you_mean
 from framedex.errors import FramedexError
 from framedex.files.outputs import check_free
@@ -67,7 +68,7 @@ def run(
                 check, lack = found.unasked[0]
                 raise FramedexError("the requested check cannot be run", found=check.name, remedy=f"it needs {lack}")
             if report is not None:
-                page.write_report(db, found, report, access=access, pictures=pictures)
+                found = page.write_report(db, found, report, access=access, pictures=pictures)
             return found
 
 

@@ -12,9 +12,10 @@ from framedex import options
 from framedex.auditor import findings
 from framedex.auditor.audit import LIMITS, run, uses_frames
 from framedex.auditor.findings import SEVERITIES, Severity, checks_of, missing, questions
-from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
+from framedex.auditor.tables.database import QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
+from framedex.core.limits import GIBIBYTE
 from framedex.core.printing import echo, escaped_json
 from framedex.core.words import counted
 from framedex.errors import FramedexError, OutputError, printable

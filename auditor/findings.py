@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from framedex.auditor.tables.database import EXPLANATION, Database, Result
 from framedex.auditor.tables.subject import Kind, literal
 from framedex.core.printing import TerminalBytes, echo, escaped_json, stdout_bytes
+from framedex.core.words import duration_text
 from framedex.errors import FramedexError, printable
-from framedex.files.outputs import ASIDE
+from framedex.storage.reader import ASIDE
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # in descending order of severity
@@ -209,7 +210,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
     findings = [finding for finding in answers.values() if finding is not None]
     if audited.kind == "index" and database.ask(SHARED).rows:
         findings = [_name_parts(database, finding) for finding in findings]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.check.severity), -finding.count))
+    findings.sort(key=_gravity)
     return Audit(
         kind=audited.kind,
         place=str(audited.place),
@@ -246,6 +247,44 @@ def find(database: Database, check: Check) -> Finding | None:
         ((count,),) = database.ask(f"SELECT count(*) FROM ({check.sql})").rows
         examples = database.ask(f"{check.sql}\nLIMIT {EXAMPLES}").records() if count else []
     return Finding(check=check, count=count, examples=examples) if count else None
+
+
+DAMAGE_MET = "damage_met"
+DAMAGE_SQL: dict[Kind, str] = {
+    "index": "SELECT media_id, uri, met.error_message FROM videos JOIN {met} USING (media_id) ORDER BY uri, media_id",
+    "dataset": "SELECT clip_id, uri, met.error_message FROM clips JOIN {met} USING (clip_id) ORDER BY clip",
+}
+
+
+def with_damage(database: Database, found: Audit, damaged: Mapping[str, str]) -> Audit:
+    """Return an audit with one more finding, for damage that the decoder met while the pictures of a report were drawn.
+
+    Args:
+        database: The database of the index or dataset.
+        found: The result of the audit.
+        damaged: The reason why a medium or clip does not decode, by media_id or clip_id.
+    """
+    kind = database.audited.kind
+    key, things = ("media_id", "Media") if kind == "index" else ("clip_id", "Clips")
+    rows = ", ".join(f"({literal(identity)}, {literal(reason)})" for identity, reason in sorted(damaged.items()))
+    check = Check(
+        name=DAMAGE_MET,
+        title=f"{things} whose pictures do not decode",
+        sql=DAMAGE_SQL[kind].format(met=f"(VALUES {rows}) AS met({key}, error_message)"),
+        needs=(),
+        severity="error",
+        means="The decoder met damage while it drew the pictures of this report. The report draws only examples of "
+        "other findings, so others may be damaged, too.",
+        remedy="find all damage with `framedex index --verify`, and replace the files"
+        if kind == "index"
+        else "find all such clips with `framedex verify`, and replace the files",
+    )
+    added = find(database, check)
+    return replace(found, findings=sorted([*found.findings, *([added] if added else [])], key=_gravity))
+
+
+def _gravity(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.check.severity), -finding.count
 
 
 def _name_parts(database: Database, finding: Finding) -> Finding:
@@ -285,8 +324,15 @@ SMALLER = {
     "gigabytes_read": ("megabytes_read", 1000),
     "megabytes_read": ("kilobytes_read", 1000),
 }
-# The columns of a section that describes the distribution of a number.
-SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
+# The columns of a section that describes the distribution of a number, and their titles.
+SPREAD = {
+    "least": "least",
+    "tenth": "1 in 10 below",
+    "median": "median",
+    "nine_tenths": "1 in 10 above",
+    "greatest": "greatest",
+    "mean": "mean",
+}
 
 
 def lines(audit: Audit) -> Iterator[str]:
@@ -321,7 +367,7 @@ def _answer_section(section: Section) -> Iterator[str]:
         yield from textwrap.wrap(f"{title}: {text}", WIDTH, subsequent_indent="  ")
         return
     yield f"{title}:"
-    yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
+    yield from (f"  {line}" for line in table(*legible_table(section.names, section.rows[:ROWS])))
     if len(section.rows) > ROWS:
         yield f"  … and {len(section.rows) - ROWS:,} more rows (--json prints all)"
 
@@ -333,8 +379,7 @@ def _spreads(sections: Sequence[Section]) -> Iterator[str]:
     for section in sections:
         places = [section.names.index(name) for name in SPREAD]
         rows += [(section.question.title, *(row[place] for place in places)) for row in section.rows]
-    names = ("", "least", "10 %", "median", "90 %", "greatest", "mean")
-    yield from (f"  {line}" for line in table(names, rows, LONGEST_TITLE))
+    yield from (f"  {line}" for line in table(["", *SPREAD.values()], rows, LONGEST_TITLE))
 
 
 def legible(name: str, value: object) -> tuple[str, object]:
@@ -343,6 +388,15 @@ def legible(name: str, value: object) -> tuple[str, object]:
         name, times = SMALLER[name]
         value = float(f"{value * times:.3g}")
     return name, value
+
+
+def legible_table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Replace a column of hours by texts in the unit that fits each value, such as `1.2 s`. Return names and rows."""
+    shown = [
+        [duration_text(3600 * value) if name == "hours" and value is not None else value for name, value in pairs]
+        for pairs in (zip(names, row, strict=True) for row in rows)
+    ]
+    return ["duration" if name == "hours" else name for name in names], shown
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -369,7 +423,9 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LO
     columns = []
     for place, name in enumerate(names):
         limits: dict[str, Any] = (
-            {"longest": longest} if name in NAMING else {"longest": LONGEST_SENTENCE, "ends": False}
+            {"longest": longest}
+            if name in NAMING
+            else {"longest": LONGEST_SENTENCE, "ends": name == "others"}  # `others` are names, too, but several
         )
         cells = [printable(name), *(cell(row[place], **limits) for row in rows)]
         width = max(map(len, cells))

@@ -5,6 +5,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 import click
@@ -14,8 +15,9 @@ from framedex.core.printing import echo, progress_bar
 from framedex.core.words import counted, size_text
 from framedex.errors import FramedexError, printable
 from framedex.files.outputs import check_free, write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, html_sheet
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, Thumbnails, heading_of, html_sheet
 from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
+from framedex.loader.pixels.framing import Rotation
 from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
@@ -68,6 +70,13 @@ Example:
     help=f"Maximum length of a picture's longer side.  [default: {SHEET_SIDE}; with --serve, no limit]",
 )
 @click.option(
+    "--rotation",
+    type=click.Choice(get_args(Rotation)),
+    default="apply",
+    show_default=True,
+    help="Turn pictures upright, as players show them, or leave them as they are stored.",
+)
+@click.option(
     "--columns",
     type=click.IntRange(1, 100),
     help="Maximum number of frames per line, or of clips in a .webp.  [default: as many as fit; 8 in a .png]",
@@ -103,6 +112,7 @@ def inspect(
     out: Path | None,
     access: Access,
     size: int | None,
+    rotation: Rotation,
     columns: int | None,
     overwrite: bool,
     serve: bool,
@@ -117,7 +127,7 @@ def inspect(
     Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but a clip could not be decoded.
     """
     if serve:
-        _serve(what, port=port, opens=opens, access=access, longest_side=size)
+        _serve(what, Thumbnails(longest_side=size, rotation=rotation), port=port, opens=opens, access=access)
         return
     if out is None:
         raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
@@ -128,9 +138,9 @@ def inspect(
     if draw is None:
         raise FramedexError("the ending of --out is not a known format", found=out.name, allowed=", ".join(SHEETS))
     check_free(out, overwrite)
-    inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
+    inspector = Inspector(what, Thumbnails(longest_side=size or SHEET_SIDE, rotation=rotation), access=access)
     numbers = inspector.find(clip_ids) if sample is None else inspector.sample(sample, seed)
-    heading = inspector.heading(len(numbers))
+    heading = heading_of(inspector.dataset, len(numbers))
     if draw is webp_sheet:
         check_animation(heading, map(inspector.outline, numbers), columns)
     frames, failed = 0, 0
@@ -158,7 +168,7 @@ def inspect(
         sys.exit(3)
 
 
-def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side: int | None) -> None:
+def _serve(what: Place, thumbnails: Thumbnails, *, port: int, opens: bool, access: Access) -> None:
     """Serve the page until the process is interrupted."""
     from framedex.auditor.browser.server import serve  # a sheet does not need DuckDB
 
@@ -172,5 +182,5 @@ def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side:
         if opens and has_screen and not webbrowser.open(url):
             echo("no web browser was found; open the address manually", err=True)
 
-    serve(what, port=port, access=access, longest_side=longest_side, ready=ready)
+    serve(what, thumbnails, port=port, access=access, ready=ready)
     echo("\nended", err=True)

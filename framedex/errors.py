@@ -3,9 +3,10 @@
 `printable` escapes control characters in text that comes from files or users, before errors and commands print it.
 """
 
+import copy
 import re
 import traceback
-from typing import Any
+from typing import Any, Self
 
 INDENT = 11  # number of spaces before a continuation line, so that it begins below the text after `found:` etc.
 INTERNAL_ERROR = "internal_error"  # the `kind` of a failure that is caused by a bug of framedex
@@ -65,6 +66,13 @@ class FramedexError(Exception):
         parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
 
+    def inside(self, where: str) -> Self:
+        """Return a copy of the error with an outer location before the location that the error states."""
+        outer = copy.copy(self)
+        outer.where = where if self.where is None else f"{where}: {self.where}"
+        outer.args = (outer.text(),)
+        return outer
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all attributes, because errors are sent between processes."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
@@ -95,11 +103,9 @@ class MediaError(FramedexError):
         traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
 
-    def __init__(
-        self, kind: str, what: str, *, refused: bool = False, where: str | None = None, traceback: str | None = None
-    ) -> None:
+    def __init__(self, kind: str, what: str, *, refused: bool = False, traceback: str | None = None) -> None:
         self.kind, self.refused, self.traceback = kind, refused, traceback
-        super().__init__(what, where=where)
+        super().__init__(what)
 
 
 class FormatError(FramedexError):

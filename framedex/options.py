@@ -119,6 +119,23 @@ def json_option(help_text: str = "Print one JSON object.") -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
+def read_by(parse: Callable[[str], Any], hint: str = "") -> Callable[..., Any]:
+    """Return the callback of an option whose value is parsed, unless it is None.
+
+    Args:
+        parse: The function that parses the value. It raises ValueError for a wrong value.
+        hint: The end of the message about a wrong value.
+    """
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}{hint}") from error
+
+    return callback
+
+
 Values = Mapping[str, Any]  # parameter name → value for all parameters of a command, including defaults
 
 
@@ -438,17 +455,10 @@ def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[...,
     return together(
         click.option(
             "--task",
-            callback=_slice_value,
+            callback=read_by(Slice.parse, "; write 0/8 for the first of eight slices"),
             metavar="I/N",
             help="Do only slice I of the N slices of the run, 0/N to N-1/N. Otherwise, give the same command on "
             "every machine. When all slices are done, run the command with --finish instead of --task.",
         ),
         click.option("--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."),
     )
-
-
-def _slice_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Slice | None:
-    try:
-        return None if value is None else Slice.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; write 0/8 for the first of eight slices") from error

@@ -5,24 +5,24 @@ import os
 import shlex
 import sys
 from dataclasses import asdict
-from fractions import Fraction
 from typing import Any
 
 import click
 import pyarrow.compute as pc
 
 from framedex.core.interrupts import interrupt_says
+from framedex.core.limits import GIBIBYTE
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
 from framedex.core.words import SHOWN, counted, named, rate_text
 from framedex.errors import FramedexError, MissingSourceError, printable
-from framedex.execution.engine import GIBIBYTE, Slice
+from framedex.execution.engine import Slice
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.merging import build_slice, compact_index, finish_index
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Work, plan_work
 from framedex.indexer.sources.discover import OtherFiles
-from framedex.indexer.sources.named_medium import SIDECARS, Sidecar, sidecars_of
+from framedex.indexer.sources.named_medium import SIDECARS, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
 from framedex.options import (
     ENGINE_RULES,
@@ -34,6 +34,7 @@ from framedex.options import (
     limits_rule,
     max_failures_option,
     out_folder_option,
+    read_by,
     slice_options,
     time_limit_option,
     workers_option,
@@ -41,23 +42,6 @@ from framedex.options import (
 from framedex.records.medium import IMAGES, OK
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
-
-
-def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:
-    """Parse the value of --image-fps, a number of images per second."""
-    try:
-        return None if value is None else rate_of(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def sidecars_value(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Sidecar, ...]:
-    """Parse the value of --sidecars: kinds separated by commas, or `none`."""
-    try:
-        return sidecars_of(() if value == "none" else value.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"{error}, or none") from error
-
 
 TABLE_ROWS = 20  # maximum; a longer table would scroll the summary's first lines out of most terminals
 LOG = logging.getLogger("framedex.indexer")
@@ -149,7 +133,7 @@ RULES = (
 )
 @click.option(
     "--sidecars",
-    callback=sidecars_value,
+    callback=read_by(lambda value: sidecars_of(() if value == "none" else value.split(",")), ", or none"),
     default=",".join(SIDECARS),
     show_default=True,
     metavar="KINDS",
@@ -158,7 +142,7 @@ RULES = (
 )
 @click.option(
     "--image-fps",
-    callback=rate_value,
+    callback=read_by(rate_of),
     metavar="RATE",
     help="Images per second, such as 25 or 30000/1001, for images whose times are neither in a listing nor in a "
     "timestamps.txt.  [default: 1]",
@@ -381,11 +365,11 @@ def _print_rows(report: IndexReport) -> None:
         name = printable(medium_name(row["uri"], row["member"]))
         name = name if len(name) <= 40 else "…" + name[-39:]
         echo(
-            f"{name:<40} {row['codec']:<6} {_size_text(row):>9} {row['frame_count']:>7} {_rate_text(row):>7} "
-            f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
+            f"{name:<40} {row['codec']:<6} {_size_text(row):>9} {row['frame_count']:>7,} {_rate_text(row):>7} "
+            f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8,.2f}"
         )
     if len(media) > TABLE_ROWS:
-        echo(f"… and {len(media) - TABLE_ROWS} more media")
+        echo(f"… and {len(media) - TABLE_ROWS:,} more media")
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
             echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")

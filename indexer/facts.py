@@ -5,11 +5,10 @@ Each field has the name of its column in the index (docs/format.md), except that
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.timeline import Summary
-from framedex.records.columns import columns_of, values_of
+from framedex.records.columns import Row, columns_of, values_of
 from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, MediumRecord, PacketColumns
 
 
@@ -62,11 +61,11 @@ class CodingFacts:
     """Coding properties of a stream, from its packets. Some fields are None unless every packet was read."""
 
     states: list[bytes]
-    inband_parameter_sets: bool
-    inner_start_codes: bool
+    inband_parameter_sets: bool = False
+    inner_start_codes: bool = False
     varying_shape: bool
-    field_coded: bool | None
-    hidden_unordered: bool
+    field_coded: bool | None = False
+    hidden_unordered: bool = False
     byte_addressable: bool
     chroma_format: int | None = None
     max_ref_frames: int | None = None
@@ -180,13 +179,6 @@ class MediumFacts:
     audio: AudioFacts | None = None
     packets: PacketColumns | None = None
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether clips can be made of the medium."""
-        return self.problem is None or self.problem.status is None
-
-
-Row = dict[str, Any]
 
 # The fields of MediumFacts that are columns of `videos`. `proof` is excluded, because that field is a record, one of
 # whose fields is the column `proof`.
@@ -208,7 +200,7 @@ def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
         video["status"] = medium.problem.status or OK
     if medium.audio is not None:
         video |= {f"audio_{name}": value for name, value in values_of(medium.audio).items() if name != "packets"}
-    if medium.packets is None or not medium.is_usable:
+    if medium.packets is None or video["status"] != OK:
         return video, no_frames()
     frames = values_of(medium.packets)
     if medium.audio is not None and medium.audio.packets is not None:

@@ -5,10 +5,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
+from framedex.core.limits import GIBIBYTE
 from framedex.core.printing import progress_bar
 from framedex.core.words import check_choices
 from framedex.errors import SourceError
-from framedex.execution.engine import GIBIBYTE
 from framedex.execution.engines import EngineName, engine_of, processes
 from framedex.files.outputs import check_writable
 from framedex.indexer.probing.probe import Depth, Streams

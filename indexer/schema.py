@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from framedex.core.column_rules import Key, check_header
 from framedex.files.headers import check_format
+from framedex.records.clip import AUDIO
 from framedex.records.columns import field_of, required, rules_of, schema_of
-from framedex.records.medium import AUDIO, AudioPacketRecord, MediumRecord, PacketRecord
+from framedex.records.medium import AudioPacketRecord, MediumRecord, PacketRecord
 from framedex.storage.places import Place
 
 FORMAT = "framedex-index"

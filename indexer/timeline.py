@@ -58,6 +58,18 @@ def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
     return shown[np.argsort(pts[shown], kind="stable")]
 
 
+def places(order: NDArray[np.int64] | list[int], packets: int) -> NDArray[np.int64]:
+    """Return int64 [packets]: the index of each packet in `order`, -1 for packets that `order` lacks.
+
+    Args:
+        order: int [any length], packets, each at most once.
+        packets: The number of packets.
+    """
+    place = np.full(packets, -1, np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
 def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
     """Return int64 [frames], in decode order: the index of each frame in presentation order.
 
@@ -65,8 +77,7 @@ def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
         order: int64 [frames], the packet of each frame in presentation order.
         packets: The number of packets.
     """
-    place = np.full(packets, -1, np.int64)
-    place[order] = np.arange(len(order))
+    place = places(order, packets)
     return place if len(order) == packets else place[place >= 0]
 
 
@@ -258,9 +269,8 @@ def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_
         BitstreamError: Output in the right order needs a longer delay.
     """
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
-    rank = np.empty(len(output), np.int64)
-    rank[np.lexsort((pictures.order[output], pictures.period[output]))] = np.arange(len(output))
-    check_ranks(rank, reorder_depth)
+    order = np.lexsort((pictures.order[output], pictures.period[output]))
+    check_ranks(places(order, len(output)), reorder_depth)
 
 
 def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:

@@ -178,8 +178,8 @@ class ClipLoader:
             if batch_sampler is None
             else partial(given_groups, clips=len(dataset), largest=largest)
         )
-        self._share = fixed_share(device, decode, cpu_share, num_workers)
-        self._balance = Balance() if self._share is None else None
+        share = fixed_share(device, decode, cpu_share, num_workers)
+        self._division: Balance | float = Balance() if share is None else share
         self._begun = 0  # number of batches begun in all iterations, from which each batch gets a unique key
         # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
@@ -195,7 +195,7 @@ class ClipLoader:
             self._supply,
             _frames(finish, options, clips=batch_size * views),
             options,
-            balance=self._balance,
+            balance=self._division if isinstance(self._division, Balance) else None,
             views=ViewJoiner(dataset, options) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
@@ -300,11 +300,11 @@ class ClipLoader:
         The clips are divided between GPU and workers in fixed shares, or by the time at which each would finish them.
         """
         first, self._asked = self._asked, self._asked + len(numbers)
-        if self._balance is not None:
-            self._balance.begin(self._begun)
-            return [self._supply.submit_balanced(number, self._balance, self._begun) for number in numbers]
-        assert self._share is not None  # one of the two attributes is set
-        on_gpu = [not is_on_cpu(first + place, self._share) for place in range(len(numbers))]
+        division = self._division
+        if isinstance(division, Balance):
+            division.begin(self._begun)
+            return [self._supply.submit_balanced(number, division, self._begun) for number in numbers]
+        on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # GPU clips first
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])

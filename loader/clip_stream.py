@@ -23,7 +23,7 @@ from framedex.loader.order.order import Uneven
 from framedex.loader.pixels.options import PICTURES, without_pictures
 from framedex.loader.streams import progress
 from framedex.loader.streams.lanes import Order, Workers, lane_of, rank_lengths
-from framedex.loader.streams.reading import LaneReader, ReadClip, extent
+from framedex.loader.streams.reading import LaneReader, ReadClip, UnreadClip, extent
 from framedex.loader.streams.state import Resumption, as_state, progress_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.clip_source import Where
@@ -245,7 +245,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         self._clips.options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))
         return clip
 
-    def _item(self, read: ReadClip, number: int, now: progress.Iteration) -> dict[str, Any] | None:
+    def _item(self, read: ReadClip | UnreadClip, number: int, now: progress.Iteration) -> dict[str, Any] | None:
         """Return the item of a clip or of its replacement, or None if the clip is skipped."""
         epoch, on_error, in_source = now.begun_from.epoch, self._clips.options.on_error, self._clips.number(number)
         if on_error != "skip":
@@ -278,11 +278,9 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         LOG.warning("clip %d is skipped (%s): %s", skip.clip, skip.kind, skip.message)
         return None
 
-    def _read_item(self, read: ReadClip, epoch: int) -> dict[str, Any]:
-        if read.error is not None:
+    def _read_item(self, read: ReadClip | UnreadClip, epoch: int) -> dict[str, Any]:
+        if isinstance(read, UnreadClip):
             raise read.error
-        assert read.clip is not None  # a clip without an error has been read
-        assert read.held is not None
         return self._clips.item(read.clip, epoch, read.held)
 
     def state_dict(self, loader: progress.Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from framedex.records.clip import Failure
 from framedex.records.medium import SAMPLE_KEYS
 from framedex.sharder import slices
 from framedex.sharder.clips.clip import AudioOptions
-from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
+from framedex.sharder.clips.labels import WantedLabels, checked_labels
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.pack import (
@@ -51,13 +51,11 @@ from framedex.sharder.selection.mentions import user_columns
 from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import shipped
-from framedex.sharder.writing.tar_filling import TarLayout
+from framedex.sharder.writing.tar_filling import SHARD_BYTES, TarLayout
 from framedex.sharder.writing.writer import DatasetWriter
 from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]
-
-SHARD_BYTES = 512_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,15 +130,15 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     """
     # `_build` also looks for a finished dataset. Looking here already saves reading the listing. With a filter, the
     # listing is needed anyway, because the report contains the media that the filter leaves out.
-    if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
+    job = _job(index, file.resolved, options)
+    if file.filter is None and (before := _finished(index, out, job, options)) is not None:
         return before
     schema = user_columns(index, file.policy.split)
     units, views = units_of(index, file, PIECE_FACTS), file.policy.views
     facts: Row = {}
     if options.labels is not None:
-        check_is_own(options.labels, schema.names, str(index.path))
-        values = units.table.columns[options.labels.column]
-        labels = checked_labels(options.labels, values, schema.names, str(index.path), unit="row")
+        columns = units.table.columns
+        labels = checked_labels(options.labels, columns.column, schema.names, str(index.path), unit="row")
         facts["labels"] = labels.stored()
     total = len(index) - index.unusable - units.left_out.count  # one piece per medium
     if units.scenes is not None and views is not None:
@@ -153,7 +151,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
                 allowed=f"at most {MAX_VIEWS}",
             )
         facts["views"] = {"names": names, "missing": views.missing}
-    report = _build(index, out, file.resolved, schema, policy_pieces(units, file.policy), total, options, facts)
+    report = _build(index, out, job, schema, policy_pieces(units, file.policy), total, options, facts)
     return replace(report, filtered=units.left_out)
 
 
@@ -174,18 +172,16 @@ def build_from_requests(
     pieces = explicit_pieces(index, requests, choose, outside)
     facts: Row = {}
     if options.labels is not None:
-        schema, column, where = requests.user_schema, options.labels.column, str(requests.path)
-        check_is_own(options.labels, schema.names, where)
-        values = pa.array([request.columns.get(column) for request in requests], schema.field(column).type)
-        labels = checked_labels(options.labels, pa.chunked_array([values]), schema.names, where)
-        facts["labels"] = labels.stored()
-    return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options, facts)
+        names, where = requests.user_schema.names, str(requests.path)
+        facts["labels"] = checked_labels(options.labels, requests.column, names, where).stored()
+    job = _job(index, resolved, options)
+    return _build(index, out, job, requests.user_schema, pieces, len(requests), options, facts)
 
 
 def _build(
     index: Index,
     out: Place,
-    resolved: Row,
+    job: Row,
     user_schema: pa.Schema,
     pieces: Iterable[Piece],
     total: int,
@@ -197,7 +193,7 @@ def _build(
     Args:
         index: The index.
         out: The folder or uri of the dataset.
-        resolved: The policy, with all defaults filled in.
+        job: The values that two runs share if they write the same dataset, as `_job` returns them.
         user_schema: The schema of the user's columns of `clips`.
         pieces: The pieces of the plan.
         total: The number of steps of the progress bar.
@@ -212,15 +208,13 @@ def _build(
             found=", ".join(sorted(clash)),
             remedy="rename the column",
         )
-    if (before := _finished(index, out, resolved, options)) is not None:
+    if (before := _finished(index, out, job, options)) is not None:
         return before
-    pack, job = _pack_facts(options), _job(index, resolved, options)
     schema = pa.unify_schemas([CLIPS, user_schema])
     run = slices.PlanningRun(index=index, options=options.planning(index), schema=schema, workers=options.processes)
     if options.part is not None:
         return slices.plan_slice(out, job, pieces, run, options.part)
-    prefix = "images" if options.pack == "images" else "clips"
-    tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
+    tars = TarLayout(prefix="images" if options.pack == "images" else "clips", size_bytes=options.shard_bytes)
     open_writer = functools.partial(DatasetWriter, job=job, user_schema=user_schema, tars=tars)
 
     def write(writer: DatasetWriter) -> ShardReport:
@@ -239,7 +233,8 @@ def _build(
                         writer.add(step.outcome, step.members)
                     options.on_progress(step.done, total)
         writer.check_clips(index)
-        return writer.commit(index=index, resolved=resolved, facts=pack | facts)
+        pack = {name: value for name, value in job["pack"].items() if name != "shard_bytes"}
+        return writer.commit(index=index, resolved=job["policy"], facts=pack | facts)
 
     try:
         if isinstance(out, Stored):
@@ -268,21 +263,27 @@ def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options:
 
 def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
     """Return the values that two runs share if they write the same dataset."""
+    pack: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
+    if options.encode is not None:
+        pack["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
+    if options.audio is not None:
+        form = {} if options.pack is None else {"format": options.audio_format}
+        pack["audio"] = options.audio.facts() | form
     return {
         "schema_version": SCHEMA_VERSION,
         "index": index.state(),
         "policy": resolved,
         "keep_damaged": options.keep_damaged,
-        "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
+        "pack": pack | {"shard_bytes": options.shard_bytes},
     }
 
 
-def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) -> ShardReport | None:
+def _finished(index: Index, out: Place, job: Row, options: ShardOptions) -> ShardReport | None:
     """Return the report of the dataset if an earlier run of the same job has finished it.
 
     Otherwise, and with `overwrite`, return None.
     """
-    before = None if options.overwrite else finished_report(out, _job(index, resolved, options), index)
+    before = None if options.overwrite else finished_report(out, job, index)
     return None if before is None else with_labels(before, options.labels)
 
 
@@ -319,17 +320,6 @@ def _ship(
             shipment.note(row)
         shipment.deliver()
         return ShardReport(out=out, **row)
-
-
-def _pack_facts(options: ShardOptions) -> Row:
-    """Return the options that determine the content of tars, in the form in which dataset.json records them."""
-    facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
-    if options.encode is not None:
-        facts["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
-    if options.audio is None:
-        return facts
-    form = {} if options.pack is None else {"format": options.audio_format}
-    return facts | {"audio": options.audio.facts() | form}
 
 
 def _steps(index: Index, groups: Iterable[ReadGroup], spools: Spools, options: ShardOptions) -> Iterator[Step]:

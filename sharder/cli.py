@@ -195,7 +195,7 @@ def shard(
             skipped = opened.unusable - opened.problems[REFUSED, NO_VIDEO]
             report = build_from_policy(opened, out, find_policy(policy), options)
         else:
-            assert clips is not None
+            assert clips is not None  # either --policy or --clips was given
             wanted = ExplicitClips(clips)
             report = build_from_requests(opened, out, wanted, choose=choose, outside=outside, options=options)
     if as_json:

@@ -371,26 +371,28 @@ def openable(medium: Medium) -> str | RangedFile:
         StaleError: The source is missing or changed.
         StorageError: A request to the object storage fails.
     """
-    source = medium.source
-    if medium.part is not None or medium.cell is not None:
-        return opened_part(medium)
+    source, inside = medium.source, opened_part(medium)
+    if inside is not None:
+        return inside
     if is_remote(source.path):
         return ObjectFile(Objects(None).reader(source))
     os.close(open_recorded(source))
     return source.path
 
 
-def opened_part(medium: Medium) -> RangedFile:
-    """Open a video that is a part of a file: a member of a tar, or a cell of a Parquet file.
+def opened_part(medium: Medium) -> RangedFile | None:
+    """Open a video that is a part of a file: a member of a tar, or a cell of a Parquet file. None for any other medium.
 
     Raises:
         StaleError: The source is missing or changed.
         StorageError: A request to the object storage fails.
     """
-    part = medium.part
-    if part is None:
-        content = _cell_content(medium)
+    part, cell = medium.part, medium.cell
+    if cell is not None:
+        content = _cell_content(medium.source, cell)
         return RangedFile(lambda offset, length: bytes(content[offset : offset + length]), len(content), "cell")
+    if part is None:
+        return None
     read = range_reader(medium.source)
 
     def read_part(offset: int, length: int) -> bytes:
@@ -399,23 +401,21 @@ def opened_part(medium: Medium) -> RangedFile:
     return RangedFile(read_part, part.size_bytes, medium.member or "")
 
 
-def _cell_content(medium: Medium) -> memoryview:
-    """Return the bytes of a video that is a cell of a compressed Parquet column.
+def _cell_content(source: ByteSource, cell: str) -> memoryview:
+    """Return the bytes of a cell of a compressed Parquet column.
 
     Raises:
         StaleError: The source is missing or changed.
         StorageError: A request to the object storage fails.
     """
-    source = medium.source
-    assert medium.cell is not None  # the caller checked this
     try:
         if is_remote(source.path):
             with stale_as(source):
-                return read_cell(Stored(uri=source.path), medium.cell, tag=Objects(None).facts(source).tag)
+                return read_cell(Stored(uri=source.path), cell, tag=Objects(None).facts(source).tag)
         os.close(open_recorded(source))
-        return read_cell(Path(source.path), medium.cell)
+        return read_cell(Path(source.path), cell)
     except (OSError, ValueError) as error:
-        raise stale(source.path, f"{medium.cell}: {error}") from error
+        raise stale(source.path, f"{cell}: {error}") from error
 
 
 def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
@@ -508,11 +508,12 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
     """
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
     name = f"medium{Path(medium.path if part is None else medium.member or '').suffix}"
-    if medium.cell is not None or (part is not None and not is_remote(medium.path)):
+    inside = None if part is not None and is_remote(medium.path) else opened_part(medium)
+    if inside is not None:
         with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
             path = Path(folder) / name
             with open(path, "wb") as file:
-                shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+                shutil.copyfileobj(inside, file, PIECE_BYTES)
                 if file.tell() != medium.member_bytes:
                     raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
             yield replace(medium, path=str(path), member_offset=None, member_bytes=None)

@@ -16,7 +16,7 @@ from framedex.errors import PolicyError
 from framedex.execution.engines import EngineName, engine_of, processes
 from framedex.files.outputs import check_writable
 from framedex.indexer.parts.index import Index
-from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
+from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
 from framedex.sharder.packing.pack import PACKS, AudioFormat, Pack
@@ -25,6 +25,7 @@ from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
+from framedex.sharder.writing.tar_filling import SHARD_BYTES
 from framedex.storage.places import Access, Place, place
 
 

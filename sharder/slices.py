@@ -19,15 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from framedex.core.limits import groups_within
 from framedex.errors import OutputError
-from framedex.execution.engine import Calls, Outcome, Slice, run_local
+from framedex.execution.engine import Calls, Outcome, Slice, alone_if_lost
 from framedex.execution.engines import Workers
 from framedex.files.outputs import LOCK_NAME, Output, agreed_plan, check_all_there, opened_output, written_plan
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
-from framedex.sharder.planning.steps import Piece, ReadGroup, lost_clip, plan, skip_items
+from framedex.sharder.planning.steps import Piece, PlanItem, ReadGroup, lost_clip, plan, skip_items
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows, read_planned, write_planned
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.objects import delete
@@ -108,7 +108,12 @@ def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0)
     )
     for outcome in run.workers.run(calls):
         own = outcome.item.own
-        for rows in _results(outcome, media) if own is None else _in_portions(plan(own, None), run.schema):
+        several: Iterator[PlannedRows]
+        if own is None:
+            several = (_result(each, media) for each in alone_if_lost(outcome, calls, _divided))
+        else:
+            several = _in_portions(plan(own, None), run.schema)
+        for rows in several:
             yield rows
             if rows.error is not None:
                 return
@@ -175,28 +180,22 @@ def _in_portions(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRo
             return
 
 
-def _results(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> Iterator[PlannedRows]:
-    """Yield the rows of a task. If the worker gave no result, run the smallest pieces of the task one by one.
+def _divided(task: PlanningTask) -> list[PlanningTask]:
+    return [replace(task, pieces=[part]) for piece in task.pieces for part in piece.alone()]
 
-    The clips of a piece that gives no result even alone become failures.
-    """
+
+def _result(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> PlannedRows:
+    """Return the rows of a task. If the worker gave no result, the clips of the task become failures."""
     if outcome.result is not None:
-        yield outcome.result
-        return
-    task = outcome.item
-    pieces = [part for piece in task.pieces for part in piece.alone()]
-    if len(pieces) > 1:
-        alone = [replace(task, pieces=[piece]) for piece in pieces]
-        for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
-            yield from _results(each, media)
-        return
-    steps = []
-    for item in pieces[0].items(media):  # each clip becomes a failure, so that the run can continue
-        wanted = item.wanted
-        if isinstance(wanted, WantedClip):
-            wanted = lost_clip(outcome, wanted.clip_id, None if item.medium is None else item.medium.medium.name)
-        steps.append(Step(outcome=wanted, done=item.done))
-    yield planned_rows(steps, task.schema)
+        return outcome.result
+    steps = [
+        Step(outcome=lost_clip(outcome, item.wanted.clip_id, item.medium.medium.name), done=item.done)
+        if isinstance(item, PlanItem)
+        else item
+        for piece in outcome.item.pieces
+        for item in piece.items(media)
+    ]
+    return planned_rows(steps, outcome.item.schema)
 
 
 def plan_task(task: PlanningTask) -> PlannedRows:
@@ -265,16 +264,7 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
 
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Divide the pieces of a plan into groups. The groups must be the same in all slices and in the last step."""
-    group: list[Piece] = []
-    weight = 0
-    for piece in pieces:
-        if group and weight + piece.weight > MAX_FRAMES_A_GROUP:
-            yield group
-            group, weight = [], 0
-        group.append(piece)
-        weight += piece.weight
-    if group:
-        yield group
+    return groups_within(pieces, MAX_FRAMES_A_GROUP, lambda piece: piece.weight)
 
 
 def _agree(output: Output, plan: Row) -> None:

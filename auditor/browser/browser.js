@@ -7,7 +7,11 @@
   const POLL = 700; // interval in ms at which the state of the audit is requested
 
   const at = (identity) => document.getElementById(identity);
-  const number = new Intl.NumberFormat("en-US");
+  const number = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 16 });
+  const broken = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 10 });
+  const three = { minimumFractionDigits: 3, maximumFractionDigits: 3 };
+  const time = new Intl.NumberFormat("en-US", three);
+  const gap = new Intl.NumberFormat("en-US", { ...three, signDisplay: "always" });
   let subject = null;
   let wanted = { filters: [], finding: null, sql: null, sort: null, descending: false };
   let page = 0, pages = 1, total = 0, cards = [];
@@ -48,7 +52,7 @@
   function shown(value) {
     if (value === null || value === undefined) return "–";
     if (typeof value === "boolean") return value ? "yes" : "no";
-    if (typeof value === "number") return Number.isInteger(value) ? number.format(value) : String(Number(value.toPrecision(10)));
+    if (typeof value === "number") return (Number.isInteger(value) ? number : broken).format(value);
     return String(value);
   }
 
@@ -123,9 +127,9 @@
     const poster = made("div", { class: "poster" });
     const button = made("button", { type: "button", class: "card" }, poster, made("b", {}, made("bdi", {}, item.name)));
     for (const text of [item.source === item.name ? "" : item.source, item.text]) {
-      if (text) button.append(made("span", { class: "soft", title: text }, made("bdi", {}, text)));
+      if (text) button.append(made("span", { class: "soft" }, made("bdi", {}, text)));
     }
-    for (const [name, value] of item.columns) button.append(made("span", { title: value }, made("bdi", {}, `${name}: ${value}`)));
+    for (const [name, value] of item.columns) button.append(made("span", { class: "mine" }, made("bdi", {}, `${name}: ${value}`)));
     button.addEventListener("click", () => open(place));
     if (item.error) poster.append(made("p", { class: "bad", title: item.error }, firstLine(item.error)));
     else watcher.observe(poster);
@@ -183,9 +187,12 @@
 
   function drawFindings() {
     const { state, message, findings } = audit;
-    at("findings-state").textContent = state === "running" ? "· checking …"
-      : state === "failed" ? `· failed: ${message}`
-      : findings.length ? `· ${findings.length}; ${audit.passed} checks found nothing` : `· none; ${audit.passed} checks found nothing`;
+    const counts = Object.entries(MARKS).flatMap(([severity, mark]) => {
+      const count = findings.filter((finding) => finding.severity === severity).length;
+      return count ? ["· ", made("span", { class: `mark-${severity}` }, `${mark} ${number.format(count)} ${severity}${count === 1 ? "" : "s"}`), " "] : [];
+    });
+    at("findings-state").replaceChildren(...(state === "running" ? ["· checking …"]
+      : state === "failed" ? [`· failed: ${message}`] : [...counts, `· ${number.format(audit.passed)} checks found nothing`]));
     at("findings").replaceChildren(...findings.map((finding) => {
       const mine = wanted.finding === finding.name;
       const button = made("button", { type: "button", "aria-pressed": String(mine), title: finding.means },
@@ -261,7 +268,7 @@
       at("answer").hidden = false;
       const more = answer.more ? "the first " : "";
       const count = answer.rows.length;
-      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${Math.round(performance.now() - begin)} ms${answer.cut ? ` · ${answer.cut}` : ""}`;
+      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${number.format(Math.round(performance.now() - begin))} ms${answer.cut ? ` · ${answer.cut}` : ""}`;
       at("show-answer").hidden = !answer.names_items || !count;
       tell(at("problem"), null);
     } catch (error) {
@@ -319,6 +326,7 @@
     at("stage").hidden = false;
     canvas.width = facts.width;
     canvas.height = facts.height;
+    canvas.style.setProperty("--ratio", facts.width / facts.height);
     at("seek").max = mine.frames.length - 1;
     at("strip").replaceChildren(...mine.frames.map((frame, number) => {
       const button = made("button", { type: "button", class: frame.padding ? "padding" : null }, frame.frame === null ? "pad" : `#${frame.frame}`);
@@ -387,9 +395,9 @@
     at("screen").classList.toggle("padding", frame.padding);
     at("over").hidden = !frame.padding;
     at("over").textContent = constant ? "padding" : "padding: a frame repeated";
-    const parts = [`place ${place + 1} of ${clip.frames.length}`, constant ? "padding" : `frame #${frame.frame}`];
-    if (frame.seconds !== null) parts.push(`${frame.seconds.toFixed(3)} s`);
-    if (frame.gap !== null) parts.push(`${frame.gap < 0 ? "" : "+"}${frame.gap.toFixed(3)} s since the frame before`);
+    const parts = [`frame ${number.format(place + 1)} of ${number.format(clip.frames.length)}`, constant ? "padding" : `#${frame.frame}`];
+    if (frame.seconds !== null) parts.push(`${time.format(frame.seconds)} s`);
+    if (frame.gap !== null) parts.push(`${gap.format(frame.gap)} s since the frame before`);
     if (!constant && !bitmap) parts.push("loading …");
     at("now").textContent = parts.join(" · ");
     at("seek").value = place;

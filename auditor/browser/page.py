@@ -37,8 +37,11 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
                 name,
                 element("p", element("bdi", place), class_="soft place"),
                 element("p", counts, class_="soft"),
-                None if settings is None else element("p", element("bdi", settings), class_="soft"),
-                None if policy is None else folded("All settings of the policy", element("pre", policy)),
+                beside=[
+                    None if settings is None else element("p", element("bdi", settings), class_="soft"),
+                    None if policy is None else folded("All settings of the policy", element("pre", policy)),
+                    *_filters(what),
+                ],
             )
         ],
         main=[markup(_controls(what)), markup(_list(what)), markup(_player(what))],
@@ -70,7 +73,7 @@ def _select(identity: str, label: str, *options: tuple[str, str], **others: obje
     return element("select", *choices, id=identity, aria_label=label, **others)
 
 
-def _controls(what: str) -> Element:
+def _filters(what: str) -> list[Element]:
     operations = [
         element("option", name, value=name, data_bare="" if name in WITHOUT_VALUE else None) for name in OPERATIONS
     ]
@@ -92,6 +95,10 @@ def _controls(what: str) -> Element:
         element("label", element("input", type="checkbox", id="descending"), " descending"),
         class_="row",
     )
+    return [filters, sort]
+
+
+def _controls(what: str) -> Element:
     found = element(
         "details",
         element("summary", "Findings of the audit ", element("span", "…", id="findings-state", class_="soft")),
@@ -116,8 +123,6 @@ def _controls(what: str) -> Element:
     )
     return element(
         "section",
-        filters,
-        sort,
         found,
         sql,
         element("ul", id="active", class_="chips", aria_label="What is shown"),

@@ -21,11 +21,13 @@ from framedex.auditor.browser.page import page
 from framedex.auditor.browser.resources import Answer, Findings, Items, Resource, Resources
 from framedex.auditor.browser.selections import LESS, LIMITS, Selections
 from framedex.auditor.browser.shown import HOST, Address, Clips, Media, whole_number
+from framedex.auditor.report.media_table import STATE
 from framedex.auditor.tables.database import QueryLimits
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import opened
 from framedex.core.words import counted
 from framedex.errors import FramedexError, internal_error, printable
+from framedex.loader.contact_sheets.sheet import Thumbnails
 from framedex.records.medium import OK
 from framedex.storage.places import OWN_STORE, Access, Place
 
@@ -188,15 +190,15 @@ def _text(text: str) -> Answer:
 
 @contextlib.contextmanager
 def bound(
-    place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None, limits: QueryLimits = LIMITS
+    place: Place, thumbnails: Thumbnails, *, port: int, access: Access = OWN_STORE, limits: QueryLimits = LIMITS
 ) -> Iterator[Server]:
     """Provide the server of an index or a dataset. The server listens on its port, but does not answer requests yet.
 
     Args:
         place: The index or dataset.
+        thumbnails: How pictures are turned and scaled.
         port: The port. If 0, any free port is used.
         access: The rules for which sources may be read.
-        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
         limits: The limits of each query.
 
     Raises:
@@ -209,12 +211,12 @@ def bound(
         selections = Selections(queries)
         items: Items
         if audited.kind == "dataset":
-            items = Clips(place, access=access, longest_side=longest_side)
+            items = Clips(place, thumbnails, access=access)
             heading = items.heading()
             counts, settings, policy = heading.counts(), heading.settings, heading.policy
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
-            items = Media(place, access=access, longest_side=longest_side, folder=folder)
+            items = Media(place, thumbnails, access=access, folder=folder)
             counts, settings, policy = _media_counts(queries, selections.total), None, None
         findings = Findings(place, selections.link)
         stack.callback(selections.close)
@@ -232,25 +234,25 @@ def bound(
         yield server
 
 
-def serve(place: Place, *, port: int, access: Access, longest_side: int | None, ready: Callable[[str], None]) -> None:
+def serve(place: Place, thumbnails: Thumbnails, *, port: int, access: Access, ready: Callable[[str], None]) -> None:
     """Run the server of an index or a dataset until the process is interrupted.
 
     Args:
-        place, port, access, longest_side: See `bound`.
+        place, thumbnails, port, access: See `bound`.
         ready: A function that is called with the address of the page when the server listens.
 
     Raises:
         FormatError: The index or dataset does not exist or is damaged.
         FramedexError: The port cannot be used.
     """
-    with bound(place, port=port, access=access, longest_side=longest_side) as server:
+    with bound(place, thumbnails, port=port, access=access) as server:
         ready(server.address.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
 
 
 def _media_counts(queries: QueryProcess, total: int) -> str:
-    """Return a text with the number of media of an index, and the numbers of unusable media by status."""
-    states = dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows)
+    """Return a text with the number of media of an index, and the numbers of unusable media by state."""
+    states = dict(queries.rows(f"SELECT {STATE}, count(*) FROM videos GROUP BY ALL").rows)
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

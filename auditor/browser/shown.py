@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.words import counted, duration_text, size_text
+from framedex.core.words import counted, duration_text, number_text, rate_text, size_text
 from framedex.errors import FramedexError, printable
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import NO_VIDEO
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets import sheet
-from framedex.records.medium import OK
-from framedex.sharder.clips.clip import Clip, Medium, WantedClip
-from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.records.medium import OK, REFUSED
+from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.decoding.video import Size
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
@@ -66,12 +67,14 @@ class Shown:
         pictures: uint8 [F, h, w, 3], the frames. Constant padding is black.
         frames: The metadata of each frame.
         sound: The audio of the clip. None if it has no audio.
+        full: (height, width) of the pictures before they were scaled down.
     """
 
     clip: Clip
     pictures: NDArray[np.uint8]
     frames: list[sheet.ShownFrame]
     sound: Sound | None
+    full: Size
 
     @property
     def size_bytes(self) -> int:
@@ -85,13 +88,11 @@ class Shown:
     def as_json(self) -> dict[str, Any]:
         """Return the properties that the page needs to play the clip, as JSON values."""
         height, width = self.pictures.shape[1:3]
-        medium = self.clip.medium
         times = sheet.begins(self.frames).tolist()
-        scaled = (height, width) != (medium.height, medium.width)
         return {
             "width": width,
             "height": height,
-            "scaled": f"{medium.width} × {medium.height}" if scaled else None,
+            "scaled": None if (height, width) == self.full else f"{self.full[1]} × {self.full[0]}",
             "sound": None if self.sound is None else self.sound.samples.shape[1] / self.sound.rate,
             "begins": times[:-1],
             "duration": times[-1],
@@ -101,21 +102,6 @@ class Shown:
                 for f in self.frames
             ],
         }
-
-
-def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size | None:
-    """Return the (height, width) to which a clip is scaled when it is decoded, or None for its stored size.
-
-    Args:
-        medium: The medium of the clip.
-        frames: The number of frames of the clip, including padding.
-        longest_side: The maximum length of a picture's longer side in pixels. If None, it is not limited.
-    """
-    height, width = medium.height, medium.width
-    scale = min(1.0, (MAX_CLIP_BYTES / max(1, 3 * height * width * frames)) ** 0.5)
-    if longest_side is not None:
-        scale = min(scale, longest_side / max(height, width))
-    return None if scale >= 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
 
 
 def facts_of(pairs: list[tuple[str, str]]) -> list[list[str]]:
@@ -134,16 +120,16 @@ class Media:
     Args:
         place: The index.
         access: The rules for which sources may be read.
-        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
+        thumbnails: How pictures are turned and scaled.
         folder: A folder for copies of packets that are not byte ranges of their file.
     """
 
     spans = True  # whether the user can choose a range of frames
 
-    def __init__(self, place: Place, *, access: Access, longest_side: int | None, folder: str) -> None:
+    def __init__(self, place: Place, thumbnails: sheet.Thumbnails, *, access: Access, folder: str) -> None:
         self._index = Index(place, access=access)
         self._index.check_locations()
-        self._longest_side = longest_side
+        self._thumbnails = thumbnails
         self._sources, self._lock = SourceFiles(), threading.Lock()
         self._spools = Spools(Path(folder), needed=True, settle=lambda: None)
 
@@ -154,10 +140,11 @@ class Media:
     def card(self, key: Any) -> dict[str, Any]:
         """Return the content of a medium's entry in the list. Raises FramedexError if the medium's row is damaged."""
         video = self._video(key)
-        error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
-        seconds = None
-        if video["duration_pts"] and video["time_base_den"]:
-            seconds = float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
+        state = video["status"]
+        if state == REFUSED and video["error_kind"] == NO_VIDEO:
+            state = "without video"  # the word of the audit
+        error = None if video["status"] == OK else f"{state}: {video['error_message']}"
+        seconds = _seconds_of(video)
         parts = [
             video["codec"],
             f"{video['width']} × {video['height']}" if video["width"] else None,
@@ -180,7 +167,11 @@ class Media:
         names = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
         facts = [(name.replace("_", " "), str(video[name])) for name in names if video.get(name) is not None]
         card = self.card(key)
-        return card | {"facts": facts_of([("medium", card["text"]), *facts]), "count": video["frame_count"] or 0}
+        shape = _shape_facts(video) if video["status"] == OK else []
+        return card | {
+            "facts": facts_of([("medium", card["text"]), *shape, *facts]),
+            "count": video["frame_count"] or 0,
+        }
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Decode frames of a medium.
@@ -219,9 +210,15 @@ class Media:
             mask = np.ones(len(frames), np.bool_)
             clip = medium.clip(WantedClip(clip_id=name, frames=frames, mask=mask, columns={}))
             encoded = self._sources.read(clip)
-        size = fitting_size(clip.medium, len(frames), self._longest_side)
-        pictures = decode_rgb(clip, encoded, size=size)
-        return Shown(clip=clip, pictures=pictures, frames=sheet.shown_frames(clip, pictures), sound=None)
+        size = self._thumbnails.size(clip.medium, max_pixels=MAX_CLIP_BYTES / 3 / len(frames))
+        pictures = self._thumbnails.pictures(clip, encoded, size)
+        return Shown(
+            clip=clip,
+            pictures=pictures,
+            frames=sheet.shown_frames(clip, pictures),
+            sound=None,
+            full=sheet.Thumbnails(rotation=self._thumbnails.rotation).size(clip.medium),
+        )
 
     def _video(self, key: Any) -> dict[str, Any]:
         try:
@@ -229,6 +226,28 @@ class Media:
                 return self._index.video(str(key))
         except KeyError:
             raise FramedexError("the index has no such medium", found=str(key)[:80]) from None
+
+
+def _seconds_of(video: dict[str, Any]) -> float | None:
+    """Return the duration of a medium. None if it has none."""
+    if not video["duration_pts"] or not video["time_base_den"]:
+        return None
+    return float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
+
+
+def _shape_facts(video: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, text) of the frame rate of a medium, and of its rotation and pixel shape, which players apply."""
+    seconds, turned, aspect = _seconds_of(video), video["rotation_degrees"] or 0, video["sample_aspect_ratio"] or 1.0
+    facts = []
+    if seconds and video["frame_count"] > 1:
+        rate = f"{number_text(video['frame_count'] / seconds, digits=4)} fps"
+        if video["is_vfr"] and video["min_gap_seconds"]:
+            rate += f" on average, {rate_text(1 / video['max_gap_seconds'], 1 / video['min_gap_seconds'])}"
+        facts.append(("rate", rate))
+    side = "clockwise" if turned < 0 else "counterclockwise"
+    facts.append(("rotation", f"{abs(turned)}° {side}" if turned else "none"))
+    width = f"{number_text(aspect, digits=4)} times as wide as high"
+    return [*facts, ("pixel shape", "square" if aspect == 1 else width)]
 
 
 HOST = "127.0.0.1"
@@ -295,14 +314,16 @@ class Clips:
     Args:
         place: The dataset.
         access: The rules for which sources may be read.
-        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
+        thumbnails: How pictures are turned and scaled.
     """
 
     spans = False  # whether the user can choose a range of frames
 
-    def __init__(self, place: Place, *, access: Access, longest_side: int | None) -> None:
-        self._dataset = ClipDataset(place, rotation="stored", root=access.root, allow_remote=access.allow_remote)
-        self._longest_side = longest_side
+    def __init__(self, place: Place, thumbnails: sheet.Thumbnails, *, access: Access) -> None:
+        self._dataset = ClipDataset(
+            place, rotation=thumbnails.rotation, root=access.root, allow_remote=access.allow_remote
+        )
+        self._thumbnails = thumbnails
 
     def heading(self) -> sheet.Heading:
         """Return the heading that describes the dataset. Raises FormatError."""
@@ -318,8 +339,8 @@ class Clips:
         clip = self._clip(key)
         return {
             "key": str(key),
-            "name": printable(clip.clip_id),
-            "source": printable(clip.medium.name),
+            "name": printable(clip.medium.name),
+            "source": printable(clip.clip_id),
             "text": sheet.clip_text(clip),
             "columns": sheet.shown_columns(clip.columns)[:COLUMNS_OF_A_CARD],
             "error": None,
@@ -328,20 +349,21 @@ class Clips:
     def describe(self, key: Any) -> dict[str, Any]:
         """Return the metadata of a clip that the player shows. Raises FramedexError."""
         clip = self._clip(key)
-        facts = facts_of(sheet.clip_facts(clip))
+        facts = facts_of(sheet.clip_facts(clip, self._thumbnails.rotation))
         return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts}
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Decode a clip. `first` is not used, since clips are shown as a whole. Raises FramedexError."""
         number = self._number(key)
         clip = self._dataset.clip(number)
-        size = fitting_size(clip.medium, len(clip.mask), self._longest_side)
+        size = self._thumbnails.size(clip.medium, max_pixels=MAX_CLIP_BYTES / 3 / max(1, len(clip.mask)))
         item = self._dataset.resized(size)[number]
         return Shown(
             clip=clip,
             pictures=item["frames"],
             frames=sheet.shown_frames(clip, item["frames"]),
             sound=Sound(samples=item["audio"], rate=int(item["audio_rate"])) if sheet.has_audio(item) else None,
+            full=sheet.Thumbnails(rotation=self._thumbnails.rotation).size(clip.medium),
         )
 
     def _clip(self, key: Any) -> Clip:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from framedex.auditor.report.histograms import Histogram, round_step
 from framedex.auditor.report.timelines import CLOSED, NOT_KNOWN, OPEN, ClipsTimeline, FramesTimeline
-from framedex.core.words import number_text
+from framedex.core.words import counted, number_text
 from framedex.html.document import drawing, element
 
 # All lengths are in SVG user units. The page scales drawings to the available width.
@@ -167,9 +167,9 @@ def frames_timeline(shown: FramesTimeline) -> Element:
     ]
     facts = shown.as_json()
     label = (
-        f"{facts['shown']:,} frames of {shown.uri} from {begin:.3f} to {facts['end_seconds']:.3f} seconds:"
+        f"{facts['shown']:,} frames of {shown.uri} from {begin:,.3f} to {facts['end_seconds']:,.3f} seconds:"
         f" {facts['start_points']:,} random access points, {facts['open_start_points']:,} of them open;"
-        f" longest time between two frames {facts['longest_gap_seconds']:.3f} seconds"
+        f" longest time between two frames {facts['longest_gap_seconds']:,.3f} seconds"
     )
     return drawing(*parts, size=(LONG, 350), label=label, class_="timeline")
 
@@ -182,7 +182,7 @@ def _long_gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
     """Return a band for each long gap between two frames of the timeline."""
     found = []
     for place in np.flatnonzero(shown.long_gaps[1:]).tolist():
-        title = f"{shown.gap_seconds[place + 1]:.3f} s without a frame"
+        title = f"{shown.gap_seconds[place + 1]:,.3f} s without a frame"
         width = max(x[place + 1] - x[place], 1)
         found.append(_rect(x[place], SIZES_TOP, width, GAPS_BOTTOM - SIZES_TOP, title, "gap"))
     return found
@@ -247,7 +247,7 @@ def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
     for level in sorted(levels):
         height = GAPS_BOTTOM - level / top * (GAPS_BOTTOM - GAPS_TOP)
         parts.append(_path(f"M{LONG_LEFT} {_at(height)}H{LONG_RIGHT}", "grid"))
-        parts.append(_text(LONG_LEFT - 8, height + 4, f"{1000 * level:.4g}", "end"))
+        parts.append(_text(LONG_LEFT - 8, height + 4, number_text(1000 * level, digits=4), "end"))
     parts.append(_path(steps, "steps"))
     return parts
 
@@ -275,15 +275,15 @@ def clips_timeline(shown: ClipsTimeline) -> Element:
         return LONG_LEFT + (seconds - begin) / (end - begin) * (LONG_RIGHT - LONG_LEFT)
 
     bottom = 12 + LANE * (1 + max((clip.lane for clip in shown.clips), default=0))
-    title = f"{shown.uri}: {begin:.3f} to {end:.3f} s"
+    title = f"{shown.uri}: {begin:,.3f} to {end:,.3f} s"
     parts = [_rect(LONG_LEFT, 6, LONG_RIGHT - LONG_LEFT, bottom - 6, title, "medium")]
     for clip in shown.clips:
         y = 10 + clip.lane * LANE
         first, last = float(clip.seconds[0]), float(clip.seconds[-1])
-        title = f"{clip.clip_id}: {len(clip.seconds)} frames from {first:.3f} to {last:.3f} s"
+        title = f"{clip.clip_id}: {counted(len(clip.seconds), 'frame')} from {first:,.3f} to {last:,.3f} s"
         parts.append(_rect(at(first) - 1, y, max(at(last) - at(first), 1) + 2, LANE - 6, title, "clip"))
         strokes = "".join(f"M{at(seconds):.1f} {y}v{LANE - 6}" for seconds in clip.seconds.tolist())
         parts.append(_path(strokes, "taken"))
     parts += _seconds_axis(begin, end, bottom + 8)
-    label = f"{len(shown.clips)} clips of {shown.uri} between {begin:.3f} and {end:.3f} seconds"
+    label = f"{counted(len(shown.clips), 'clip')} of {shown.uri} between {begin:,.3f} and {end:,.3f} seconds"
     return drawing(*parts, size=(LONG, bottom + 28), label=label, class_="timeline")

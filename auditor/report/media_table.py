@@ -19,6 +19,8 @@ LONGEST_NAME = 300  # maximum number of characters of a text
 DIGITS = 6  # default number of significant digits of numbers, to keep the page small
 Form = Literal["text", "number"]
 Values = Mapping[str, Sequence[Any]]  # the result of the query, as values by column
+# The state of a medium in the words of the summary: files without a video stream are not counted as refused.
+STATE = "CASE WHEN status = 'refused' AND error_kind = 'no_video' THEN 'without video' ELSE status END"
 NOWHERE = "SELECT NULL::VARCHAR AS identity, 0 AS finding WHERE false"  # a query without rows
 
 
@@ -69,13 +71,13 @@ class MediaTable:
 
 OWN_COLUMNS = ("split", "label")  # the user's columns that the table shows if they exist
 TABLE_SQL: dict[Kind, str] = {
-    "index": """
+    "index": f"""
 SELECT uri, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream, codec, width, height,
     CASE WHEN pts_source <> 'counted' THEN duration_seconds END AS seconds, frame_count, mean_gop, bit_rate / 1e6 AS \
 megabits,
-    status, numbers
-FROM videos LEFT JOIN ({found}) ON identity = media_id
-ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), uri, media_id LIMIT {rows}""",
+    {STATE} AS status, numbers
+FROM videos LEFT JOIN ({{found}}) ON identity = media_id
+ORDER BY coalesce(numbers[1], {{most}}), -coalesce(len(numbers), 0), uri, media_id LIMIT {{rows}}""",
     "dataset": """
 SELECT clip_id, uri, member, codec, begin_seconds, end_seconds - begin_seconds AS seconds, wanted_frames,
     padded_frames, decoded_packets / nullif(distinct_frames, 0) AS cost, bytes_read / 1e3 AS kilobytes, numbers{own}

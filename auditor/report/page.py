@@ -14,7 +14,19 @@ from xml.etree.ElementTree import Element
 
 import orjson
 
-from framedex.auditor.findings import NAMES, SEVERITIES, SPREAD, Audit, Finding, Section, Severity, legible
+from framedex.auditor.findings import (
+    DAMAGE_MET,
+    NAMES,
+    SEVERITIES,
+    SPREAD,
+    Audit,
+    Finding,
+    Section,
+    Severity,
+    legible,
+    legible_table,
+    with_damage,
+)
 from framedex.auditor.report.charts import clips_timeline, frames_timeline, histogram
 from framedex.auditor.report.histograms import CHARTS, Histogram, histograms
 from framedex.auditor.report.media_table import OWN_COLUMNS, TABLE_SQL, MediaTable, as_script, media_table
@@ -35,11 +47,10 @@ MAX_SUMMARY_ROWS = 200
 BAD = ("failed", "failures", "refused")  # counts that are highlighted if they are not 0
 
 
-def summary(found: Audit) -> Element:
-    """Return the summary as a section of the page. The audit must have sections."""
-    first, *others = found.sections
+def summary(found: Audit) -> Element | None:
+    """Return the summary, without its totals, as a section of the page. Return None if nothing else was counted."""
     tiles, tables, spreads = [], [], []
-    for part in others:
+    for part in found.sections[1:]:
         if not part.rows:
             continue
         if len(part.rows) == 1 and len(part.names) > 3 and set(part.names[1:]) <= set(SPREAD):
@@ -48,10 +59,11 @@ def summary(found: Audit) -> Element:
             tiles.append(element("div", element("h3", part.question.title), _summary_facts(part, "facts")))
         else:
             tables.append(_table(part))
+    if not (tiles or tables or spreads):
+        return None
     return section(
         "summary",
         "Summary",
-        _summary_facts(first, "tiles"),
         *tiles,
         _spreads(spreads) if spreads else None,
         element("div", *tables, class_="tables") if tables else None,
@@ -74,19 +86,21 @@ def _spreads(parts: Sequence[Section]) -> Element:
     for part in parts:
         facts = dict(zip(part.names, part.rows[0], strict=True))
         rows.append([part.question.title, part.rows[0][0], *map(facts.get, names)])
-    caption = "Minimum, median, maximum and mean"
-    return element("div", element("h3", caption), table(["", "count", *names], rows, caption=caption, class_="spread"))
+    caption = "Distributions of numbers"
+    titles = ["", "count", *(SPREAD[name] for name in names)]
+    return element("div", element("h3", caption), table(titles, rows, caption=caption, class_="spread"))
 
 
 def _table(part: Section) -> Element:
     title = part.question.title
-    made = element("div", element("h3", title), table(part.names, part.rows[:SUMMARY_ROWS], caption=title))
-    rest = part.rows[SUMMARY_ROWS:MAX_SUMMARY_ROWS]
+    names, rows = legible_table(part.names, part.rows[:MAX_SUMMARY_ROWS])
+    made = element("div", element("h3", title), table(names, rows[:SUMMARY_ROWS], caption=title))
+    rest = rows[SUMMARY_ROWS:]
     if rest:
         left = len(part.rows) - MAX_SUMMARY_ROWS
         more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
         note = _soft(f"… and {left:,} more, which are in the .json file beside this page") if left > 0 else None
-        made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note))
+        made.append(folded(more, table(names, rest, caption=f"{title}, more"), note))
     return made
 
 
@@ -107,7 +121,7 @@ def findings(found: Audit, strips: Strips) -> Element:
             title = element("h3", f"{severity.capitalize()}s", id=f"{severity}s")
             articles = [_finding(finding, strips.get(finding.check.name, ())) for finding in mine]
             groups.append(element("div", title, *articles, class_="group"))
-    nothing = element("p", f"Nothing found by {len(found.passed)} checks.") if not found.findings else None
+    nothing = element("p", f"Nothing found by {counted(len(found.passed), 'check')}.") if not found.findings else None
     # One or two findings are visible without scrolling, so they need no list of links.
     overview = _overview(found) if len(found.findings) > 2 else None
     return section("findings", "Findings", nothing, overview, *groups, _others(found))
@@ -173,10 +187,10 @@ def _strip(strip: Strip) -> Element:
             html.drawing(
                 element("use", href=f"#{identity_of(picture)}"),
                 size=(picture.width, picture.height),
-                label=f"frame {picture.frame} at {picture.seconds:.3f} seconds",
+                label=f"frame {picture.frame} at {picture.seconds:,.3f} seconds",
             ),
             element("span", f"#{picture.frame}"),
-            element("span", f"{picture.seconds:.2f} s", class_="soft"),
+            element("span", f"{picture.seconds:,.2f} s", class_="soft"),
         )
         for picture in strip.pictures
     ]
@@ -254,8 +268,8 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
     }
     charts = element("div", *map(_chart, shown.charts), class_="charts")
     parts = [
-        summary(found) if found.sections else None,
         findings(found, strips),
+        summary(found),
         section("distributions", "Distributions", charts) if shown.charts else None,
         _timeline(shown.timeline) if shown.timeline else None,
         _rows(rows),
@@ -290,13 +304,14 @@ def _header(found: Audit, name: str) -> Element:
         content = element("span", MARKS[severity], aria_hidden="true"), f" {counted(count, severity)}"
         link = element("a", *content, href=f"#{severity}s") if count else element("span", *content)
         chips.append(element("li", link, class_=f"chip {severity if count else 'none'}"))
-    content = element("span", "✓", aria_hidden="true"), f" {len(found.passed)} checks found nothing"
+    content = element("span", "✓", aria_hidden="true"), f" {counted(len(found.passed), 'check')} found nothing"
     chips.append(element("li", element("span", *content), class_="chip none"))
     return html.titled(
         f"framedex audit of {'an index' if found.kind == 'index' else 'a dataset'}",
         name,
         element("p", element("bdi", found.place), class_="soft place"),
         element("ul", *chips, class_="chips", aria_label="Findings"),
+        beside=[_summary_facts(found.sections[0], "tiles")] if found.sections else (),
     )
 
 
@@ -418,10 +433,11 @@ def queries(kind: Kind) -> list[str]:
     return [TABLE_SQL[kind], *OWN_COLUMNS, *(chart.sql for chart in CHARTS[kind]), *COLUMNS]
 
 
-def write_report(db: Database, found: Audit, path: Path, *, access: Access, pictures: bool) -> None:
+def write_report(db: Database, found: Audit, path: Path, *, access: Access, pictures: bool) -> Audit:
     """Write the report of an audit, which is an HTML page and a .json file with the same name.
 
-    The same input always gives the same files.
+    The same input always gives the same files. Return the audit with a finding for the damage that the decoder met
+    while the pictures were drawn.
 
     Args:
         db: The database of the index or dataset.
@@ -443,12 +459,17 @@ def write_report(db: Database, found: Audit, path: Path, *, access: Access, pict
         )
     wanted = pictured(found) if pictures else {}
     identities = list(dict.fromkeys(identity for several in wanted.values() for identity in several))
+    drawn = strips(db, identities, access)
+    damaged = {identity: strip.reason or "" for identity, strip in drawn.items() if strip.damaged}
+    if damaged:
+        found = with_damage(db, found, damaged)
+        wanted[DAMAGE_MET] = list(damaged)
     shown = Shown(
         found=found,
         charts=histograms(db),
         timeline=timeline(db, found),
         wanted=wanted,
-        strips=strips(db, identities, access),
+        strips=drawn,
     )
     content, rows = _within_budget(shown, media_table(db, found))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -456,6 +477,7 @@ def write_report(db: Database, found: Audit, path: Path, *, access: Access, pict
     facts = as_json(shown, rows) | {"schema_version": db.audited.header["schema_version"]}
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     write_aside(path.with_suffix(".json"), orjson.dumps(facts, option=options, default=str) + b"\n")
+    return found
 
 
 def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:

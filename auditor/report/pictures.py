@@ -6,7 +6,7 @@ If a medium cannot be decoded, the report shows the reason instead.
 import functools
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from framedex.auditor.findings import Audit
 from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
-from framedex.errors import FramedexError
+from framedex.errors import DecodeError, FramedexError
 from framedex.execution.engine import Calls, run_local
 from framedex.indexer.parts.index import Index
-from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
+from framedex.loader.contact_sheets.sheet import Inspector, Thumbnails, jpeg
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
@@ -32,7 +31,7 @@ from framedex.storage.places import Access, Place
 FRAMES = 4  # number of pictures per medium or clip
 EXAMPLES = 3  # number of examples per finding that are shown with pictures
 MAX_MEDIA = 60  # maximum number of media or clips with pictures per report. The most severe findings have priority
-LONGEST_SIDE = 160  # maximum length in pixels of a picture's longer side
+THUMBNAILS = Thumbnails(longest_side=160)  # pixels
 JPEG_QUALITY = 70
 MAX_PIXELS = 4e9  # maximum number of pixels to decode per medium
 MAX_COPIED = 64 << 20  # maximum size in bytes of a medium whose packets must all be demuxed
@@ -68,11 +67,13 @@ class Strip:
         name: The name of the medium or clip.
         pictures: The pictures.
         reason: The reason why pictures are missing. None if none are missing.
+        damaged: Whether the reason is damage that the decoder met.
     """
 
     name: str
     pictures: list[Picture]
     reason: str | None = None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +169,12 @@ def draw(task: PictureTask) -> list[Strip]:
 
 def _without(name: str, error: BaseException) -> Strip:
     what = error.what if isinstance(error, FramedexError) else str(error) or type(error).__name__
-    return Strip(name=name, pictures=[], reason=what)
+    return Strip(name=name, pictures=[], reason=what, damaged=isinstance(error, DecodeError))
 
 
 @functools.lru_cache(maxsize=1)
 def _inspector(dataset: Place, access: Access) -> Inspector:
-    return Inspector(dataset, longest_side=LONGEST_SIDE, access=access)
+    return Inspector(dataset, THUMBNAILS, access=access)
 
 
 def _of_clip(task: PictureTask) -> list[Strip]:
@@ -185,7 +186,7 @@ def _of_clip(task: PictureTask) -> list[Strip]:
     shown = inspector.show(number)
     name = f"{shown.uri} · clip {shown.clip_id}"
     if shown.error is not None:
-        return [Strip(name=name, pictures=[], reason=shown.error)]
+        return [Strip(name=name, pictures=[], reason=shown.error, damaged=shown.damaged)]
     real = [frame for frame in shown.frames if frame.picture is not None]
     places = np.unique(np.linspace(0, len(real) - 1, min(FRAMES, len(real))).round().astype(np.int64))
     chosen = [real[place] for place in places.tolist()]
@@ -227,7 +228,8 @@ def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> l
     starts = medium.timeline.starts
     if cost > most_pixels and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
-    clips, first_error = [], None
+    clips: list[Clip] = []
+    first_error: Exception | None = None
     for frame in frames.tolist():
         wanted = WantedClip(clip_id=f"frame {frame}", frames=np.array([frame]), mask=np.ones(1, np.bool_), columns={})
         try:
@@ -244,12 +246,14 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
     for clip in clips:
         try:
             encoded = files.read(clip)
-            [picture] = decode_rgb(clip, encoded, size=thumbnail_size(clip.medium, LONGEST_SIDE))
+            [picture] = THUMBNAILS.pictures(clip, encoded, THUMBNAILS.size(clip.medium))
             pictures.append(_picture(int(clip.frames[0]), float(clip.seconds[0]), picture))
         except UNREADABLE as error:
             first_error = first_error or error
-    reason = None if first_error is None else (_without(name, first_error).reason or "").removeprefix("clip ")
-    return Strip(name=name, pictures=pictures, reason=reason)
+    if first_error is None:
+        return Strip(name=name, pictures=pictures)
+    missing = _without(name, first_error)
+    return replace(missing, pictures=pictures, reason=(missing.reason or "").removeprefix("clip "))
 
 
 def _picture(frame: int, seconds: float, pixels: NDArray[np.uint8]) -> Picture:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from framedex.auditor.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import literal
+from framedex.core.words import counted
 
 MAX_FRAMES = 2000  # maximum number of frames that are drawn
 MAX_CLIPS = 60  # maximum number of clips that are drawn
@@ -161,7 +162,7 @@ NULLS LAST,
     media_id, count = rows[0]
     return (
         media_id,
-        f"among the examples of {count} finding{'s' * (count > 1)}"
+        f"among the examples of {counted(count, 'finding')}"
         if count
         else "no finding has examples; this video has the most variable frame rate",
     )
@@ -227,7 +228,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     return ClipsTimeline(
         uri=uri,
         media_id=media_id,
-        why=f"the video with the most clips ({total})" if total > 1 else "the video with the longest clip",
+        why=f"the video with the most clips ({total:,})" if total > 1 else "the video with the longest clip",
         total=total,
         begin_seconds=float(begin),
         end_seconds=max([float(begin + length), *ends]),

@@ -22,7 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.auditor.tables import subject
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
+from framedex.storage.reader import ASIDE
 
 try:
     from fsspec import AbstractFileSystem
@@ -202,9 +204,9 @@ def _after_explain(sql: str) -> str:
 
 ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use; they become tables, to be computed once
 BATCH_ROWS = 1_000_000
+USER_BATCH_ROWS = 2048  # the number of rows that DuckDB computes at a time
 EXPLANATION = ["explain_key", "explain_value"]  # columns of the result of EXPLAIN. The values are multi-line drawings
 INTERRUPTED = "INTERRUPT Error: Interrupted!"  # text of the OSError that pyarrow raises if DuckDB was interrupted
-GIBIBYTE = 1 << 30
 TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
 LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_access = false"
 
@@ -272,11 +274,9 @@ class Database:
     def arrow(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of a query as a stream of batches. Reading the stream may also raise FramedexError."""
         with _errors_of_queries():
-            return _stream(self._connection.sql(sql))
+            return _stream(self._connection.sql(sql), BATCH_ROWS)
 
-    def user(
-        self, sql: str, *, plain: bool = False, most: int | None = None, batch_rows: int = BATCH_ROWS
-    ) -> pa.RecordBatchReader:
+    def user(self, sql: str, *, plain: bool = False, most: int | None = None) -> pa.RecordBatchReader:
         """Return the rows of a user's query as a stream of batches. The stream of the previous query becomes invalid.
 
         The limits of time and memory are not enforced here, but by `QueryProcess`.
@@ -286,7 +286,6 @@ class Database:
             plain: Whether values that Python or JSON cannot represent are cast to text. If False, values keep their
                 Arrow types.
             most: The maximum number of rows. If None, all rows are returned.
-            batch_rows: The maximum number of rows per batch.
         """
         check_reads(sql)
         with _errors_of_queries():
@@ -304,7 +303,7 @@ class Database:
                         found=f"{printable(name)}: {type_}",
                         remedy="cast the column in the query, for example to VARCHAR or DOUBLE",
                     )
-            return _stream(query if most is None else query.limit(most), batch_rows=batch_rows)
+            return _stream(query if most is None else query.limit(most), USER_BATCH_ROWS)
 
     def add(self, name: str, table: pa.Table) -> None:
         """Create a table in the database, in addition to the views."""
@@ -313,7 +312,7 @@ class Database:
         self._connection.unregister("added")
 
 
-def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader:
+def _stream(query: Any, batch_rows: int) -> pa.RecordBatchReader:
     """Return the rows of a query as a stream of batches. Reading raises the same errors as `_errors_of_queries`."""
     answer = query.to_arrow_reader(batch_rows)
 
@@ -400,7 +399,7 @@ def write_database(audited: subject.Audited, path: Path) -> list[str]:
     if not any(audited.parts.values()):
         raise OutputError("the index or dataset is still empty", where=str(audited.place), remedy="index first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=ASIDE) as folder:
         aside = os.path.join(folder, path.name)
         try:
             with contextlib.closing(duckdb.connect(aside)) as connection:

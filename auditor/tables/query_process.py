@@ -28,7 +28,6 @@ from framedex.core.words import size_text
 from framedex.errors import FramedexError, internal_error, printable
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
-BATCH_ROWS = 2048  # the number of rows that DuckDB computes at a time
 LOOK_SECONDS = 0.02  # time between two checks of the limits; in this time, a query may exceed its memory limit
 MORE = "raise the limits --timeout, --memory and --spill, or reduce the result with LIMIT or WHERE"
 OPENED = "opened"  # first message of the process for each query. The tables are open, and the time limit starts
@@ -255,7 +254,7 @@ def _serve(connection: Connection, audited: Audited, limits: QueryLimits, spill:
             try:
                 db = db or stack.enter_context(database(audited, limits=limits, spill=spill))
                 connection.send(OPENED)
-                with db.user(sql, plain=plain, most=most, batch_rows=BATCH_ROWS) as answer:
+                with db.user(sql, plain=plain, most=most) as answer:
                     connection.send(answer.schema)
                     for batch in answer:
                         connection.send(batch)

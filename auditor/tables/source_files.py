@@ -6,10 +6,10 @@ which a policy finds no clip. `scene_views` records the views of the scenes of a
 
 import os
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,10 +19,12 @@ from framedex.errors import FormatError, StorageError
 from framedex.files.outputs import is_object_tag, is_same_file
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
+from framedex.records.columns import Row
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import CONTENT_ALONE
+from framedex.sharder.planning.indexed_medium import timelines
 from framedex.sharder.planning.units import units_of
-from framedex.sharder.planning.without_clips import media_without_clips, timelines
+from framedex.sharder.planning.without_clips import media_without_clips
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.scene_sampling import facts_of
 from framedex.sharder.schema import SHARDS_FOLDER
@@ -34,7 +36,6 @@ THREADS = 16  # number of threads that look at files. They mostly wait for netwo
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
-Row = dict[str, Any]
 State = tuple[str, str | None]  # the state of a file, and a text that describes the change or the error, if any
 
 
@@ -56,7 +57,7 @@ def add_files(database: Database, access: Access) -> None:
 
     def check_source(row: Row) -> dict[str, str | None]:
         packets = index.packets(row["media_id"]) if index is not None and _is_folder(row) else None
-        state, found = _state_of(locations.path(row["uri"]), row, packets)
+        state, found = _or_gone(_state_of, locations.path(row["uri"]), row, packets)
         return {"state": state, "found": found}
 
     single = {_identity(row): row for row in rows}  # media of the same file are checked once
@@ -77,12 +78,17 @@ def _identity(row: Row) -> str:
 
 def _state_of(path: str, row: Row, packets: Packets | None) -> State:
     """Compare a medium's source with its row of `videos`, or with its packets if it is a folder of images."""
+    if is_remote(path):
+        return _object_state(path, row)
+    if _is_folder(row) and os.path.isdir(path):
+        return _images_state(path, packets) if packets is not None and packets.path else (UNKNOWN, None)
+    return _file_state(path, row)
+
+
+def _or_gone(state_of: Callable[..., State], *arguments: object) -> State:
+    """Return the state that a function returns, or GONE if the function cannot open the file."""
     try:
-        if is_remote(path):
-            return _object_state(path, row)
-        if _is_folder(row) and os.path.isdir(path):
-            return _images_state(path, packets) if packets is not None and packets.path else (UNKNOWN, None)
-        return _file_state(path, row)
+        return state_of(*arguments)
     except FileNotFoundError:
         return GONE, None
     except OSError as error:
@@ -146,24 +152,19 @@ def add_tars(database: Database, *, content: bool) -> None:
     """
     place = database.audited.place
     known = database.ask("SELECT name, size_bytes, fingerprint FROM shards").records()
-    rows = [(row["name"], *_tar_state(place / row["name"], row, content=content)) for row in known]
+    rows = [(row["name"], *_or_gone(_tar_state, place / row["name"], row, content)) for row in known]
     tars = {f"{SHARDS_FOLDER}/{name}" for name in names_in(place / SHARDS_FOLDER) if name.endswith(".tar")}
     rows += [(name, ORPHANED, None) for name in sorted(tars - {row["name"] for row in known})]
     database.add("tars", pa.Table.from_pylist([dict(zip(TARS.names, row, strict=True)) for row in rows], schema=TARS))
 
 
-def _tar_state(tar: Place, row: Row, *, content: bool) -> State:
+def _tar_state(tar: Place, row: Row, content: bool) -> State:
     """Compare a tar with its row in the manifest, and return its state."""
     path = local_of(tar)
-    try:
-        if content and path is not None:
-            # The manifest does not record modification times of tars, so the content is compared.
-            return _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
-        size = size_of(tar)
-    except FileNotFoundError:
-        return GONE, None
-    except OSError as error:
-        return GONE, f"cannot be opened: {error.strerror}"
+    if content and path is not None:
+        # The manifest does not record modification times of tars, so the content is compared.
+        return _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
+    size = size_of(tar)
     return (SAME, None) if size == row["size_bytes"] else (CHANGED, f"{size} bytes")
 
 

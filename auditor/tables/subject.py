@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from framedex.errors import FormatError
-from framedex.files.headers import check_format, remedy_for
+from framedex.files.headers import remedy_for
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.indexer import schema as index_schema
 from framedex.indexer.parts.index import UNPROVEN_MESSAGE
@@ -26,6 +26,7 @@ from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED,
 from framedex.records.medium import COLOR_RANGES, EVERY_FRAME, FAILED, FIELD_ORDERS, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.sharder import schema as dataset_schema
 from framedex.sharder.schema import HEADER as DATASET_HEADER
+from framedex.sharder.writing.output import dataset_header
 from framedex.storage.places import Place, local_folder, small_text
 
 Kind = Literal["index", "dataset"]
@@ -99,13 +100,7 @@ def _check_kind(place: Place) -> Kind:
         index_schema.read_header(place)
         return "index"
     if (place / DATASET_HEADER).exists():
-        check_format(
-            place,
-            file_name=DATASET_HEADER,
-            expected=dataset_schema.FORMAT,
-            version=dataset_schema.SCHEMA_VERSION,
-            what="a framedex dataset",
-        )
+        dataset_header(place)
         return "dataset"
     raise FormatError(
         "is neither an index nor a dataset",

@@ -165,8 +165,6 @@ def reading(file: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except FramedexError:
-        raise
     except (OSError, pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise FormatError("cannot be read", where=file, found=error, remedy=remedy) from error
 

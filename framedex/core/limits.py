@@ -6,8 +6,9 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,24 @@ _free_blocks: dict[int, NDArray[np.uint8]] = {}
 # limit, the file contains the word "max", or a number above the machine's memory.
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 CLIP_SHARE = 4  # one clip may take a quarter of the memory, so that a batch of smaller clips also fits
+
+
+Entry = TypeVar("Entry")
+
+
+def groups_within(entries: Iterable[Entry], most: int, size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
+    """Yield entries in order, in groups whose total size is at most `most`. A larger entry is a group of its own."""
+    group: list[Entry] = []
+    total = 0
+    for entry in entries:
+        own = size(entry)
+        if group and total + own > most:
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += own
+    if group:
+        yield group
 
 
 @functools.cache

@@ -170,25 +170,24 @@ SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 LEAST = 1e-6  # smaller numbers are shown with an exponent
 
 
-def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> str:
+def number_text(value: float, *, digits: int = DIGITS) -> str:
     """Return a number as text with a few significant digits. All digits before the decimal point are kept.
 
     Args:
         value: The number.
         digits: The maximum number of significant digits. Digits before the decimal point are never rounded away.
-        separator: The separator of thousands.
     """
     if not math.isfinite(value) or 0 < abs(value) < LEAST:
         return f"{value:.{digits}g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
     whole, point, rest = f"{value:,.{decimals}f}".partition(".")
     rest = rest.rstrip("0")
-    return whole.replace(",", separator) + (point + rest if rest else "")
+    return whole + (point + rest if rest else "")
 
 
 def rate_text(low: float, high: float) -> str:
     """Return a range of frame rates as text, such as `14.9–30.3 fps`, or `25 fps` if both rates are nearly equal."""
-    least, most = (number_text(rate, separator="") for rate in (low, high))
+    least, most = (number_text(rate) for rate in (low, high))
     return f"{most} fps" if high <= SAME_RATE * low or least == most else f"{least}–{most} fps"
 
 

@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
+from framedex.core.limits import GIBIBYTE
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
@@ -119,7 +120,6 @@ LOOK_SECONDS = 1.0  # time between two checks for stopped workers; a check reads
 # Time after which a stopped worker is killed, if calls have no time limit. A debugger or a suspended job may stop a
 # worker, but is expected to resume it within ten minutes.
 STOPPED_SECONDS = 600.0
-GIBIBYTE = 1 << 30
 
 # A queue of (item, future of the call) in the order of items. The future is None if the item needs no call.
 _Waiting = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
@@ -145,6 +145,24 @@ def run_local(
         return
     with LocalPool(workers=workers, memory_bytes=memory_bytes, function=calls.function) as pool:
         yield from pool.run(calls)
+
+
+def alone_if_lost(
+    outcome: Outcome[Item, Result], calls: Calls[Item, Result], parts: Callable[[Item], list[Item]]
+) -> Iterator[Outcome[Item, Result]]:
+    """Yield the outcome of an item. If its result is missing, yield the outcomes of the item's parts instead.
+
+    Args:
+        outcome: The outcome of the item.
+        calls: The calls to which the item belongs. Their items are not read.
+        parts: A function that returns the smallest parts of an item. They are called one by one on this machine, so
+            that a part without which the others succeed is the only one without a result. If there is a single part,
+            it is not called again.
+    """
+    pieces = [] if outcome.result is not None else parts(outcome.item)
+    if len(pieces) < 2:
+        return iter([outcome])
+    return run_local(Calls(function=calls.function, items=pieces, timeout_seconds=calls.timeout_seconds), workers=1)
 
 
 class LocalPool:

@@ -1,8 +1,9 @@
 """A reader of CSV files with a header. Numeric ids such as 007 keep all digits, and empty cells become null."""
 
 import contextlib
-from collections.abc import Collection, Iterable
-from typing import BinaryIO, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,22 +21,23 @@ MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this nu
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
-class CsvTable(NamedTuple):
-    """The content of a CSV file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a table that a user wrote.
 
     Attributes:
-        table: The rows without mistakes. Such a row has one cell per column, and each cell in a column of numbers is a
-            number or empty.
+        table: The rows without mistakes. In a CSV file, such a row has one cell per column, and each cell in a column
+            of numbers is a number or empty.
         numbers: The row number in the file of each row of `table`, counted from 0 and without the header.
         wrong: Row number in the file → mistake, for each row with a mistake.
     """
 
     table: pa.Table
-    numbers: list[int]
+    numbers: Sequence[int]
     wrong: dict[int, str]
 
 
-def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
+def read_csv(file: BinaryIO, texts: Iterable[str]) -> Rows:
     """Read a CSV file.
 
     The type of a column follows from its cells. If the conversion to a number would lose digits of a cell (such as 007,
@@ -77,10 +79,10 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
         for field in table.schema
         if pa.types.is_string(field.type) and field.name in names and field.name not in {*types, *numbers}
     ]
-    return _without_mistakes(CsvTable(table=table, numbers=there, wrong=wrong), of_texts)
+    return _without_mistakes(Rows(table=table, numbers=there, wrong=wrong), of_texts)
 
 
-def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
+def _without_mistakes(found: Rows, names: Collection[str]) -> Rows:
     """Convert columns of texts to numbers if almost all of their cells are numbers.
 
     Rows with another cell in such a column are left out, since this cell is probably a mistake.
@@ -107,7 +109,7 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
     if not mistakes:
         return found
     rows = [row for row in range(len(table)) if row not in mistakes]
-    return CsvTable(
+    return Rows(
         table=table.take(pa.array(rows, pa.int64())),
         numbers=[found.numbers[row] for row in rows],
         wrong=found.wrong | {found.numbers[row]: what for row, what in mistakes.items()},

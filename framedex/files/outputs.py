@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import OutputError, StorageError
+from framedex.records.columns import Row
 from framedex.storage.objects import Facts, delete, exists, fetch, put, upload
 from framedex.storage.places import Place, Stored, small_text
-
-ASIDE = ".writing-"  # the prefix of unfinished files, which readers ignore
+from framedex.storage.reader import ASIDE
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
@@ -152,25 +152,6 @@ def check_writable(where: Place) -> None:
         )
 
 
-@contextlib.contextmanager
-def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
-    """Open a folder in object storage for writing.
-
-    Args:
-        stored: The folder.
-        names: The names of files directly in the folder that may be replaced.
-    """
-    check_writable(stored)
-    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-        output = StoredOutput(stored, Path(folder))
-        for name in names:
-            output.take(name)
-        yield output
-
-
-Row = dict[str, Any]
-
-
 def agreed_plan(output: Output, name: str, plan: Row) -> Row:
     """Write the plan of a run that is divided into slices. If another slice has written a plan, return that plan.
 
@@ -223,25 +204,15 @@ def check_all_there(place: Place, count: int, what: str, missing: Iterable[int],
         )
 
 
-@contextlib.contextmanager
-def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator[None]:
-    """Replace an OSError about a full disk in the block by OutputError.
+def full_disk(error: object, what: str, folder: Path, kept: Callable[[], str]) -> OutputError | None:
+    """Return the error to raise if `error` is about a full disk, else None.
 
     Args:
+        error: The error of a write.
         what: The name of the output, for the message.
         folder: The output folder, for the message.
-        kept: A function that returns which results are kept, for the message. It is called after the block has ended.
+        kept: A function that returns which results are kept, for the message. It is called only for a full disk.
     """
-    try:
-        yield
-    except OSError as error:
-        if (full := full_disk(error, what, folder, kept)) is None:
-            raise
-        raise full from error
-
-
-def full_disk(error: object, what: str, folder: Path, kept: Callable[[], str]) -> OutputError | None:
-    """Return the error to raise if `error` is about a full disk, else None. For the arguments, see `full_disk_says`."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
     return OutputError(
@@ -305,7 +276,11 @@ def opened_output(
             link.
     """
     if isinstance(out, Stored):
-        with stored_output(out, *names) as output:
+        check_writable(out)
+        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+            output = StoredOutput(out, Path(folder))
+            for name in names:
+                output.take(name)
             yield output
         return
     out.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,8 @@ from framedex.core.column_rules import encoded_bytes
 from framedex.core.limits import usual_clip_bytes
 from framedex.core.version import __version__
 from framedex.core.words import size_text
-from framedex.files.outputs import ASIDE
 from framedex.storage.places import Place, Stored, names_in, parquet_file
-from framedex.storage.reader import RangedFile
+from framedex.storage.reader import ASIDE, RangedFile
 
 Folder = TypeVar("Folder", Path, Stored, Place)
 
@@ -235,12 +234,10 @@ def read_group(
     return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table()
 
 
-def read_all(
-    where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0, threads: bool = True
-) -> pa.Table:
+def read_all(where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> pa.Table:
     """Open a file and read all rows. For arguments and errors, see `read_file`."""
     with parquet_file(where) as file:
-        return read_file(file, where, columns, row_bytes=row_bytes, threads=threads)
+        return read_file(file, where, columns, row_bytes=row_bytes)
 
 
 def read_file(

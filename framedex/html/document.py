@@ -155,15 +155,17 @@ def section(identity: str, title: str, *content: Element | None) -> Element:
     )
 
 
-def titled(kind: str, name: str, *content: Element | None) -> Element:
-    """Return the header of a page.
+def titled(kind: str, name: str, *content: Element | None, beside: Sequence[Element | None] = ()) -> Element:
+    """Return the header of a page. On a wide window, it has two columns.
 
     Args:
         kind: The kind of page, such as "Audit of an index".
         name: The name of the subject of the page, such as the path of the index. It is the main headline.
-        content: Further content.
+        content: Further content of the left column, below the name.
+        beside: The content of the right column.
     """
-    return element("header", element("p", kind, class_="soft"), element("h1", element("bdi", name)), *content)
+    title = element("div", element("p", kind, class_="soft"), element("h1", element("bdi", name)), *content)
+    return element("header", title, element("div", *beside) if any(part is not None for part in beside) else None)
 
 
 def drawing(

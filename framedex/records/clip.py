@@ -102,8 +102,7 @@ class ClipRecord:
 class Recipe:
     """The recipe for a clip's frames: the bytes to read from the medium, and the packets to decode.
 
-    The fields are columns of the table `recipes`, except for `packet_pts`, `packet_shown` and `packet_start`. These
-    three are known when a clip is planned, and are not stored.
+    The fields are columns of the table `recipes`.
 
     Attributes:
         range_offset: Offset of each byte range to read, in decode order.
@@ -121,9 +120,6 @@ class Recipe:
             packet.
         damaged: Whether a wanted frame is in a damaged GOP.
         position: For each wanted frame, the rank of the packet that contains it. -1 for padding.
-        packet_pts: int64 [packets]. Timestamp of each packet in the time base.
-        packet_shown: bool [packets]. Whether a decoder outputs a picture for the packet.
-        packet_start: bool [packets]. Whether a decoder may start at the packet without any state.
     """
 
     range_offset: NDArray[np.int64] = column(
@@ -143,9 +139,6 @@ class Recipe:
     run_state: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT)
     damaged: bool = column(pa.bool_(), nullable=False, also_in=(SAMPLE,))
     position: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=PLACE, also_in=(SAMPLE,))
-    packet_pts: NDArray[np.int64] | None = None
-    packet_shown: NDArray[np.bool_] | None = None
-    packet_start: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if len(self.packet_size) != len(self.packet_rank) or not (
@@ -156,7 +149,22 @@ class Recipe:
             raise ValueError("the byte ranges and the packets of a recipe have different total sizes")
 
 
-AUDIO = "audio_"  # prefix of the names of audio columns in the table `recipes`
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRecipe(Recipe):
+    """A recipe with facts about its packets that are known when a clip is planned, and that are not stored.
+
+    Attributes:
+        packet_pts: int64 [packets]. Timestamp of each packet in the time base.
+        packet_shown: bool [packets]. Whether a decoder outputs a picture for the packet.
+        packet_start: bool [packets]. Whether a decoder may start at the packet without any state.
+    """
+
+    packet_pts: NDArray[np.int64]
+    packet_shown: NDArray[np.bool_]
+    packet_start: NDArray[np.bool_]
+
+
+AUDIO = "audio_"  # prefix of the names of audio columns in the tables `recipes` and `frames`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,7 +277,6 @@ class MediumRecord:
     audio_duration_seconds: float | None = column(pa.float64(), unit="s")
 
 
-AUDIO = "audio_"  # prefix of the names of the columns about audio packets
 UNREAD = -1  # stands for the flags of a packet that was not read
 
 
@@ -346,18 +345,17 @@ class AudioPacketRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacketColumns:
+class PacketArrays:
     """The n packets of a medium in decode order, as arrays. For the meaning of the values, see `PacketRecord`.
 
     Attributes:
-        pts: int64 [n]. Masked elements are null.
+        pts: int64 [n], the timestamps.
         offset: int64 [n]. The offset of each packet in bytes. None if not every packet is one byte range of the file.
         size: int64 [n]. The size of each packet in bytes.
-        flags: int32 [n]. Masked elements are null.
-        slots: int32 [n]. None if the slots were not read.
-        start_state: int32 [random access points]. None if no random access point needs an entry of `videos.states`.
-        md5: 16 bytes or None for each packet. None if frames were not hashed (--verify).
-        crc32: int64 [n]. None for videos.
+        flags: int32 [n], the flags.
+        md5: The MD5 of each packet's frame, 16 bytes. An element is None if the packet presents no frame. The list is
+            None if frames were not hashed (--verify).
+        crc32: int64 [n], the checksum of each image file. None for videos.
         path: The paths of the n loose images. None for other media.
     """
 
@@ -365,11 +363,22 @@ class PacketColumns:
     offset: NDArray[np.int64] | None
     size: NDArray[np.int64]
     flags: NDArray[np.int32]
-    slots: NDArray[np.int32] | None = None
-    start_state: NDArray[np.int32] | None = None
     md5: Sequence[bytes | None] | None = None
     crc32: NDArray[np.int64] | None = None
     path: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketColumns(PacketArrays):
+    """The packets of a medium that become a row of `frames`. Masked elements of `pts` and `flags` are null.
+
+    Attributes:
+        slots: int32 [n]. None if the slots were not read.
+        start_state: int32 [random access points]. None if no random access point needs an entry of `videos.states`.
+    """
+
+    slots: NDArray[np.int32] | None = None
+    start_state: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from framedex.errors import FramedexError, MissingExtraError, StorageError
 from framedex.storage.hub import SCHEME, HubStore
 from framedex.storage.uris import split, uri_of
-from framedex.storage.web import WebStore, as_storage_error, is_past_the_end, may_be_tried_again
+from framedex.storage.web import WebStore, as_storage_error, may_be_tried_again
 
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
@@ -255,7 +255,7 @@ def _fetch(
         try:
             answer = store.get(key, options=options)
         except Exception as error:  # obstore's class for this error is not public
-            if not is_past_the_end(error):
+            if "status code: 416" not in str(error):  # the range does not begin after the end of the object
                 raise
         # If the range begins after the end of the object, the store sends no metadata, so request it separately. If the
         # object has grown in between and now has bytes in the range, the comparison below leads to another try.

@@ -46,7 +46,6 @@ class ObjectReader:
         part: The byte range of the object to read as if the range were the whole object. If given, `facts` must also be
             given. If None, the whole object is read.
         fetch_ranges: The function that fetches byte ranges of the object.
-        first_bytes: The size of the first request if `facts` is None.
         kept_bytes: The maximum number of bytes that are kept in memory.
         most_requests: The maximum number of requests. A further request raises StorageError of kind `requests`. If
             None, the number is not limited.
@@ -62,7 +61,6 @@ class ObjectReader:
         *,
         part: ByteRange | None = None,
         fetch_ranges: Fetch = fetch_many,
-        first_bytes: int = FIRST_BYTES,
         kept_bytes: int = KEPT_BYTES,
         most_requests: int | None = None,
     ) -> None:
@@ -75,7 +73,7 @@ class ObjectReader:
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
         if facts is None:
-            data, facts = fetch(uri, 0, first_bytes)
+            data, facts = fetch(uri, 0, FIRST_BYTES)
             self.requests = 1
             self._keep(0, data)
         self.facts = facts
@@ -229,7 +227,7 @@ class ObjectFile(RangedFile):
 
 
 TOTAL_NAME = "total"  # name of the file with the cache's size in bytes; a lock on it protects the whole cache
-ASIDE = ".writing-"  # prefix of the names of unfinished files
+ASIDE = ".writing-"  # prefix of the names of unfinished files, which readers ignore
 SUFFIX = ".range"
 KEPT_SHARE = 0.9  # ranges are removed down to this share of the limit, so that not every write has to remove some
 ABANDONED_SECONDS = 3600.0  # age from which on an unfinished file is deleted, since its process must have been killed

@@ -371,11 +371,6 @@ def may_be_tried_again(error: Exception) -> bool:
     return is_passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
 
 
-def is_past_the_end(error: Exception) -> bool:
-    """Return whether an error means that the requested range begins after the end of the object."""
-    return "status code: 416" in str(error)
-
-
 def kind_of(error: Exception) -> tuple[str, str]:
     """Return (kind, sentence) for an error: the `kind` of a StorageError, and the text of its message."""
     text = str(error)

@@ -236,7 +236,7 @@ class Av1Scanner:
         n = self._packets
         packet, sequence, extension = np.array(self._frames, np.int64).reshape(-1, 3).T
         used = [self._sequences[number] for number in np.unique(sequence).tolist()]
-        if any(header.spatial_layers for header in used):
+        if any(header.operating_point >> 8 > 1 for header in used):  # operating point 0 has several layers (6.4.1)
             raise base.BitstreamError("packing", "temporal units hold several spatial layers")
         headers = self._frame_headers(sequence, extension)
         damaged = np.isin(np.arange(n), list(self._damaged))

@@ -50,11 +50,6 @@ class SequenceHeader:
     chroma_format: int | None
     shape: tuple[int, ...]
 
-    @property
-    def spatial_layers(self) -> bool:
-        """Whether operating point 0 has more than one spatial layer (6.4.1)."""
-        return self.operating_point >> 8 > 1
-
 
 def parse_sequence_header(payload: bytes) -> SequenceHeader:
     """Parse the payload of a sequence header OBU (5.5.1). Raises ValueError."""

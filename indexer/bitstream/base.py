@@ -4,7 +4,6 @@
 byte strings at once, such as slice headers. Every scanner returns a `Pictures` with one row per packet.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -84,9 +83,8 @@ class BitColumns:
         word = self.position >> 6
         shift = (self.position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
-        if first < _WORDS and first == int(
-            word.max(initial=0)
-        ):  # all rows are in the same word, so no gather is needed
+        # If all rows are in the same word, no gather is needed.
+        if first < _WORDS and first == int(word.max(initial=0)):
             near, far = self._words[first], self._words[first + 1]
         else:
             words = self._words.reshape(-1)
@@ -352,14 +350,20 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
     return aspect, [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
 
 
-def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
-    """Raise BitstreamError if the sequences of a stream have different colour descriptions.
+def shape_facts(shapes: set[tuple[int, ...]]) -> dict[str, Any]:
+    """Return the fields of `Pictures` that the shapes of a stream's sequences determine.
 
     FFmpeg's decoders keep a colour description until the stream states another one. In such streams, the colour of a
     picture would depend on the packet at which decoding began.
 
     Args:
-        shapes: the shapes of the sequences. The last four numbers of each shape are the colour description.
+        shapes: the shapes. The first number of each shape is chroma_format_idc, the last four numbers are the colour
+            description.
+
+    Raises:
+        BitstreamError: if the sequences have different colour descriptions.
     """
     if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
         raise BitstreamError("colour_change", "the colour description changes within the stream")
+    chroma = {shape[0] for shape in shapes}
+    return {"varying_shape": len(shapes) > 1, "chroma_format": chroma.pop() if len(chroma) == 1 else None}

@@ -20,9 +20,9 @@ from framedex.indexer.bitstream.base import (
     BitReader,
     BitstreamError,
     Pictures,
-    check_colours,
     pictures_of,
     segments,
+    shape_facts,
     unwrap_order_counts,
 )
 from framedex.indexer.bitstream.h264_references import (
@@ -218,6 +218,7 @@ class H264Scanner(NalScanner):
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 1
+    type_bits: ClassVar = (0, 31)
     parse_configuration = staticmethod(parse_configuration)
 
     def __init__(self, configuration: bytes) -> None:
@@ -231,10 +232,6 @@ class H264Scanner(NalScanner):
         self._encoder_build: int | None = None
         # Whether some SPS allows lossless coding, and the number of epochs whose SPSs have been examined.
         self._lossless, self._judged = False, 0
-
-    @staticmethod
-    def unit_type(header: int) -> int:
-        return header & 31
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
@@ -347,9 +344,6 @@ class H264Scanner(NalScanner):
         encoder_sei = self._encoder_sei if self._encoder_matters() else []
         states, state = self._states(np.flatnonzero(start).tolist(), *encoder_sei)
         used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
-        shapes = {sequence.shape for sequence in used}
-        check_colours(shapes)
-        chroma = {shape[0] for shape in shapes}
         # If gaps in frame_num are allowed, FFmpeg fills them with the picture that was decoded last. This can be a
         # picture that no other picture refers to, so all pictures count as needed.
         conceals = any(sequence.gaps_allowed for sequence in used)
@@ -369,10 +363,9 @@ class H264Scanner(NalScanner):
             inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
             carries_over=bool(self._carried_over),
-            varying_shape=len(shapes) > 1,
             may_hold_fields=not all(sequence.frames_only for sequence in used),
-            chroma_format=chroma.pop() if len(chroma) == 1 else None,
             max_ref_frames=min(sequence.max_ref_frames for sequence in used),
+            **shape_facts({sequence.shape for sequence in used}),
         )
 
     def _parse_slices(self) -> Columns:

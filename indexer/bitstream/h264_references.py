@@ -173,19 +173,11 @@ class Buffer:
     Attributes:
         _gaps: whether reference lists may have fewer entries than slice headers state, because decoding began in the
             middle of a stream.
-        _frames: the frames that the decoder holds.
+        frames: the frames that the decoder holds.
     """
 
     _gaps: bool = False
-    _frames: list[ReferenceFrame] = field(default_factory=list)
-
-    def holds_as(self, other: Buffer) -> bool:
-        """Return whether another buffer holds the same pictures with the same marking."""
-        return self._frames == other._frames
-
-    def holds_any(self, pictures: Collection[int], before: int) -> bool:
-        """Return whether the buffer holds a picture that is in `pictures` or has a number below `before`."""
-        return any(frame.picture < before or frame.picture in pictures for frame in self._frames)
+    frames: list[ReferenceFrame] = field(default_factory=list)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
         """Return the active entries of each reference list of a picture's slices."""
@@ -207,7 +199,7 @@ class Buffer:
             active: the number of active entries.
             operations: the modifications of the list, as in `SliceHeader.lists`.
         """
-        long = {frame.picture for frame in self._frames if frame.long != NOT_LONG}
+        long = {frame.picture for frame in self.frames if frame.long != NOT_LONG}
         named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
         initial = self._initial(coded, kind, number)
         rest = [entry for entry in initial if entry not in named]
@@ -235,7 +227,7 @@ class Buffer:
             wanted: whether it is a long-term reference, and the picture number.
         """
         long, number = wanted
-        for frame in self._frames:
+        for frame in self.frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
                 if (frame.long != NOT_LONG) == long and self._number(coded, frame, parity) == number:
                     return frame.picture, parity
@@ -252,7 +244,7 @@ class Buffer:
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
         """Return the (picture, parity) entries of a reference list before it is modified (8.2.4.2)."""
-        whole = [frame for frame in self._frames if frame.fields == BOTH_FIELDS or (coded.parity and frame.fields)]
+        whole = [frame for frame in self.frames if frame.fields == BOTH_FIELDS or (coded.parity and frame.fields)]
         short = [frame for frame in whole if frame.long == NOT_LONG]
         long = sorted((frame for frame in whole if frame.long != NOT_LONG), key=lambda frame: frame.long)
         if kind != B:
@@ -296,29 +288,29 @@ class Buffer:
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
             long = 0 if first.long_idr else NOT_LONG
-            self._frames = [ReferenceFrame(coded.picture, coded.frame_num, coded.order, fields, long)]
+            self.frames = [ReferenceFrame(coded.picture, coded.frame_num, coded.order, fields, long)]
             return
-        same = [frame for frame in self._frames if frame.picture == coded.picture]
+        same = [frame for frame in self.frames if frame.picture == coded.picture]
         long = NOT_LONG
         if first.marking is None:
             # The sliding window removes the oldest picture if the buffer is full (8.2.5.3).
-            has_short = any(frame.long == NOT_LONG for frame in self._frames)
-            if not same and has_short and len(self._frames) >= max(coded.max_refs, 1):
+            has_short = any(frame.long == NOT_LONG for frame in self.frames)
+            if not same and has_short and len(self.frames) >= max(coded.max_refs, 1):
                 self._remove_oldest()
         else:
             long = self._mark(coded, first.marking)
-        if same and same[0] in self._frames:
+        if same and same[0] in self.frames:
             same[0].fields |= fields
         else:
             frame_num, order = (0, 0) if first.resets else (coded.frame_num, coded.order)
-            self._frames.append(ReferenceFrame(coded.picture, frame_num, order, fields, long))
-            if len(self._frames) > max(coded.max_refs, 1):  # adaptive marking keeps more pictures than the SPS allows
+            self.frames.append(ReferenceFrame(coded.picture, frame_num, order, fields, long))
+            if len(self.frames) > max(coded.max_refs, 1):  # adaptive marking keeps more pictures than the SPS allows
                 self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         """Remove the oldest short-term reference. If there is none, remove the oldest long-term reference."""
-        short = (frame for frame in self._frames if frame.long == NOT_LONG)
-        self._frames.remove(next(short, self._frames[0]))
+        short = (frame for frame in self.frames if frame.long == NOT_LONG)
+        self.frames.remove(next(short, self.frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
         """Apply the operations of adaptive marking (8.2.5.4).
@@ -335,13 +327,11 @@ class Buffer:
             elif operation == 2:
                 self._drop(*self._named(coded, (True, first)))
             elif operation == 4:
-                self._frames = [frame for frame in self._frames if frame.long < first]
+                self.frames = [frame for frame in self.frames if frame.long < first]
             elif operation == 5:
-                self._frames = []
+                self.frames = []
             elif operation == 6:
-                self._frames = [
-                    frame for frame in self._frames if frame.long != first or frame.picture == coded.picture
-                ]
+                self.frames = [frame for frame in self.frames if frame.long != first or frame.picture == coded.picture]
                 own = first
         return own
 
@@ -350,14 +340,14 @@ class Buffer:
 
         If `keep_long` is a LongTermFrameIdx, mark the picture as a long-term reference with this index instead.
         """
-        for frame in [frame for frame in self._frames if frame.picture == picture]:
+        for frame in [frame for frame in self.frames if frame.picture == picture]:
             if keep_long != NOT_LONG:
-                self._frames = [other for other in self._frames if other.long != keep_long or other is frame]
+                self.frames = [other for other in self.frames if other.long != keep_long or other is frame]
                 frame.long = keep_long
                 continue
             frame.fields &= ~parity if parity else 0
             if not frame.fields:
-                self._frames.remove(frame)
+                self.frames.remove(frame)
 
 
 MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more is an attack
@@ -402,7 +392,7 @@ class Start:
     @classmethod
     def at(cls, coded: Coded) -> Start:
         """Return a `Start` for the recovery point `coded`, before that picture is decoded."""
-        return cls(coded.picture, coded.order, _alone=[Buffer(_frames=made_up(coded)), Buffer()])
+        return cls(coded.picture, coded.order, _alone=[Buffer(frames=made_up(coded)), Buffer()])
 
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
         """Compare a picture's reference lists with expected ones, then update the two buffers with the picture.
@@ -444,7 +434,8 @@ class Start:
         Args:
             buffer: the buffer of a decoder that starts at the beginning of the stream.
         """
-        return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
+        is_old = (frame.picture < self.first or frame.picture in self._leading for frame in buffer.frames)
+        return not any(is_old) and all(alone.frames == buffer.frames for alone in self._alone)
 
 
 def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
@@ -468,7 +459,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
         if coded.idr:
             buffer, active = Buffer(), []
         elif not number:
-            buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
+            buffer = Buffer(_gaps=True, frames=[] if in_middle else made_up(coded))
         if not coded.slices:  # the content of the buffer is then unknown up to the next IDR picture
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:
@@ -549,9 +540,8 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
         if not found:
             return rejected
         rejected[found] = True
-    rejected[candidates[candidates >= first + (not in_middle)]] = (
-        True  # the last round still rejected recovery points, so all of them are rejected
-    )
+    # The last round still rejected recovery points, so all of them are rejected.
+    rejected[candidates[candidates >= first + (not in_middle)]] = True
     return rejected
 
 

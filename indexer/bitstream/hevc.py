@@ -67,6 +67,7 @@ class HevcScanner(NalScanner):
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 2
+    type_bits: ClassVar = (1, 63)
     parse_configuration = staticmethod(parse_configuration)
 
     def __init__(self, configuration: bytes) -> None:
@@ -76,10 +77,6 @@ class HevcScanner(NalScanner):
         self._late_sets: set[int] = set()  # packets in which parameter sets follow the first slice
         # How many slices each picture has. FFmpeg's decoder does not report an error if a picture lacks a slice.
         self._slice_counts: set[int] = set()
-
-    @staticmethod
-    def unit_type(header: int) -> int:
-        return header >> 1 & 63
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
@@ -205,8 +202,6 @@ class HevcScanner(NalScanner):
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
         used = [self._sequences[number] for number in nal.distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
-        base.check_colours(sequence.shape for sequence in used)
-        chroma = {sequence.shape[0] for sequence in used}
         # `highest` is the highest temporal layer that the SPS allows, because packets that are not fed may be in higher
         # layers than those that are fed.
         highest = np.full(n, -1)
@@ -232,14 +227,13 @@ class HevcScanner(NalScanner):
             state=state,
             inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
-            varying_shape=len({sequence.shape for sequence in used}) > 1,
-            chroma_format=chroma.pop() if len(chroma) == 1 else None,
             carries_over=bool(self._carried_over),
             doubtful=len(self._slice_counts) > 1,
             may_hide=headers.may_hide,
             begins_amid=bool(amid.any()),
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
             slots=slots,
+            **base.shape_facts({sequence.shape for sequence in used}),
         )
 
     def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:

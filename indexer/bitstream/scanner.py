@@ -46,6 +46,7 @@ class NalScanner:
     # nal_unit_type → (name, parser) of each type of parameter set
     set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
     header_bytes: ClassVar[int]  # number of bytes of a NAL unit's header
+    type_bits: ClassVar[tuple[int, int]]  # position and mask of the nal_unit_type in the header's first byte
 
     def __init__(self, configuration: bytes) -> None:
         self._sets = ParameterSets()
@@ -84,10 +85,10 @@ class NalScanner:
         """Return (`length_size`, parameter sets) of a decoder configuration record. Raises ValueError."""
         raise NotImplementedError
 
-    @staticmethod
-    def unit_type(header: int) -> int:
+    @classmethod
+    def unit_type(cls, header: int) -> int:
         """Return the nal_unit_type in the first byte of a NAL unit header."""
-        raise NotImplementedError
+        return header >> cls.type_bits[0] & cls.type_bits[1]
 
     def reconfigure(self, configuration: bytes) -> None:
         """Put a new configuration record in force from the next packet on.

@@ -4,8 +4,11 @@ Boxes are parsed from a file or from a byte string in memory. Several container 
 of its main element in headers. These headers alone show whether such a file is truncated.
 """
 
+import collections
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from framedex.storage.reader import Read
 
 MAX_BOXES = 1_000_000  # maximum number of boxes at the top level of a file; each fragment has two of them
 MAX_CHILDREN = 100_000  # maximum number of child boxes; a box with more is an attack, not a video
@@ -15,7 +18,6 @@ SEGMENT_ID = 0x18538067  # element ID of Matroska's Segment (RFC 9559 5.1)
 TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
 FLV_TAG_HEADER = 11  # size of an FLV tag header in bytes (Adobe FLV 10.1 E.4.1)
 
-Read = Callable[[int, int], bytes]  # (offset, length) → `length` bytes of the file, or fewer at the end of the file
 Span = tuple[int, int]  # start and end of a box's payload, half-open
 Box = tuple[bytes, int, int]  # four-character type, start and end of the payload (ISO/IEC 14496-12 4.2)
 
@@ -93,8 +95,7 @@ def child_boxes(data: bytes, start: int, end: int) -> list[Box]:
 def mp4_ending(read: Read, size: int) -> str | None:
     """Return an error message if a box of an MP4 file extends past the end of the file, or None otherwise."""
     try:
-        for _ in iter_boxes(read, 0, size):
-            pass
+        collections.deque(iter_boxes(read, 0, size), maxlen=0)  # reads every box
     except TruncatedError as error:
         return str(error)
     return None

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from framedex.indexer.mp4.boxes import (
     MAX_BOXES,
-    Read,
     Span,
     TruncatedError,
     UntrustedTables,
@@ -35,6 +34,7 @@ from framedex.indexer.mp4.tracks import (
     read_sample_entries,
     time_offset,
 )
+from framedex.storage.reader import Read
 
 MAX_SAMPLES = 100_000_000
 MAX_DELTA = (1 << 32) - 1 - 480_000  # largest sample duration that libavformat does not read as a negative number
@@ -165,15 +165,6 @@ def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int
     return offsets
 
 
-def decode_shift(data: bytes, track: Track) -> int:
-    """Return the number of time units that libavformat subtracts from decode times for negative composition offsets.
-
-    Like libavformat, this ignores the last two runs of the ctts box.
-    """
-    offsets = _composition_runs(data, track)[:-2, 1]
-    return max(0, -int(offsets.min())) if len(offsets) else 0
-
-
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     """Return which samples are sync samples, bool [samples].
 
@@ -250,7 +241,8 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, layout.size_bytes)
     _check_durations(columns)
-    shift = decode_shift(movie.data, track)
+    # libavformat subtracts this from decode times for negative composition offsets. It ignores the last two runs.
+    shift = -int(_composition_runs(movie.data, track)[:-2, 1].min(initial=0))
     if len(columns.time) and track.edits:
         if track.rewrites:
             apply_edits(track, columns)
@@ -356,9 +348,8 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
     """Return the samples of the moov followed by those of all fragments, and the shift from DTS to PTS."""
     listed, total = len(columns.time), 0
     if b"stts" in track.tables:
-        total = int(
-            entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).prod(axis=1).sum()
-        )
+        counts, steps = entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
+        total = int(counts @ steps)
     offset = time_offset(track)
     last_time = int(columns.time[-1]) + offset if listed else None
     more, first_shift = read_fragments(layout, track, start_time=total, last_time=last_time)

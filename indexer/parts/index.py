@@ -28,6 +28,7 @@ from framedex.indexer.parts.packets import (
     check_video,
     packets_of,
 )
+from framedex.records.columns import Row
 from framedex.records.medium import EVERY_FRAME, GONE, MAX_PIXELS, OK, REFUSED, VIDEO, AudioPackets
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
 
@@ -124,7 +125,9 @@ class Index:
         part = part_path(self.path / schema.VIDEOS_FOLDER, number)
         where, file = str(part), self._opened(schema.VIDEOS_FOLDER, number)
         with reading(where, schema.REMEDY):
-            needed = names if _proves(file.schema_arrow) else [*names, *(set(PROOF_COLUMNS) - set(names))]
+            version = (file.schema_arrow.metadata or {}).get(b"framedex.schema_version", b"").decode("ascii", "replace")
+            # Earlier versions did not compare the frames of every codec that needs a proof.
+            needed = names if is_since(version, schema.PROVES) else [*names, *(set(PROOF_COLUMNS) - set(names))]
             table = as_videos(read_file(file, part, needed, row_bytes=ROW_BYTES), needed)
             table.validate(full=True)  # also checks that texts are valid UTF-8
             table = table.select(names)
@@ -223,7 +226,7 @@ class Index:
         return part, RowAt(file=file, row=int(self._row[number]), remedy=schema.REMEDY)
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
-    def _some_rows(self, part: int, group: int, block: int) -> list[dict[str, Any]]:
+    def _some_rows(self, part: int, group: int, block: int) -> list[Row]:
         """Return a block of ROWS_TOGETHER rows of a row group of `videos`. A single row would take as long.
 
         Args:
@@ -231,9 +234,7 @@ class Index:
             group: The number of the row group in the part.
             block: The number of the block in the row group.
         """
-        rows: list[dict[str, Any]] = (
-            self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
-        )
+        rows: list[Row] = self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
         return rows
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
@@ -329,10 +330,8 @@ class Index:
         file, _ = self._file(schema.FRAMES_FOLDER, part)
         return _with_missing(read_group(file, group, ["media_id", *columns]), map(schema.FRAMES.field, columns))
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
-    def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        """Return a row group that holds several media. Such a row group has at most FRAMES_PER_ROW_GROUP packets."""
-        return self._read_group(part, group, columns)
+    # The row groups that hold several media. Such a row group has at most FRAMES_PER_ROW_GROUP packets.
+    _shared_group = functools.lru_cache(maxsize=2)(_read_group)  # an Index lives as long as its process' job
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
@@ -340,12 +339,6 @@ class Index:
         file = self._opened(folder, part)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
-
-
-def _proves(found: pa.Schema) -> bool:
-    """Return whether the version of framedex that wrote a part compares frames of every codec that needs a proof."""
-    version = (found.metadata or {}).get(b"framedex.schema_version", b"")
-    return is_since(version.decode("ascii", "replace"), schema.PROVES)
 
 
 def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:

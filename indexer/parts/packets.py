@@ -3,9 +3,7 @@
 Functions here also check that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +12,8 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt
 from framedex.indexer.timeline import START, STATED, USED_SHIFT
 from framedex.records import medium
-from framedex.records.columns import columns_of, values_of, values_of_row
-
-Row = Mapping[str, Any]
+from framedex.records.clip import AUDIO
+from framedex.records.columns import Row, columns_of, values_of, values_of_row
 
 PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 
@@ -86,36 +83,24 @@ def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> Non
 
 
 VIDEO_COLUMNS = tuple(columns_of(medium.PacketRecord))
-AUDIO_COLUMNS = tuple(medium.AUDIO + name for name in columns_of(medium.AudioPacketRecord))
+AUDIO_COLUMNS = tuple(AUDIO + name for name in columns_of(medium.AudioPacketRecord))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packets:
+class Packets(medium.PacketArrays):
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
+    `pts` is `NO_PTS` where a timestamp is missing. `flags` include the bits of the column `slots`, as in
+    `timeline.packet_flags`. For packets whose headers have not been read, only flags that the sample tables state are
+    set.
+
     Attributes:
-        pts: int64 [packets], the timestamps. `NO_PTS` where one is missing.
-        offset: int64 [packets], the offsets in the file. None if packets are not byte ranges of the file.
-        size: int64 [packets], in bytes.
-        flags: int32 [packets], including the bits of the column `slots`, as in `timeline.packet_flags`. For packets
-            whose headers have not been read, only flags that the sample tables state are set.
         read: bool [packets], whether the header of the packet has been read.
         state: int32 [packets], the number of the decoder state that a random access point needs. 0 for other packets.
-        md5: The MD5 of each packet's frame, 16 bytes. An element is None if the packet presents no frame. The list is
-            None if no frame was hashed.
-        path: The file of each packet if the medium is a folder of images, otherwise None.
-        crc32: int64 [packets], the checksum of each image file. None for videos.
     """
 
-    pts: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
-    size: NDArray[np.int64]
-    flags: NDArray[np.int32]
     read: NDArray[np.bool_]
     state: NDArray[np.int32]
-    md5: list[bytes | None] | None = None
-    path: list[str] | None = None
-    crc32: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in values_of(self).values() if column is not None}
@@ -167,11 +152,11 @@ def audio_packets_of(record: pa.RecordBatch, at: RowAt) -> medium.AudioPackets |
     Raises:
         FormatError: The lists of the row do not agree with each other.
     """
-    row = values_of_row(medium.AudioPacketRecord, record, at, prefix=medium.AUDIO)
+    row = values_of_row(medium.AudioPacketRecord, record, at, prefix=AUDIO)
     sample, gap, size = row["sample"], row["gap"], row["size"]
     if sample is None:
         return None
     if size is None:
         raise at.wrong("audio_size", "null", "a list")
-    check_audio_packets({medium.AUDIO + name: value for name, value in row.items()}, at)
+    check_audio_packets({AUDIO + name: value for name, value in row.items()}, at)
     return medium.AudioPackets(sample=sample, offset=None if gap is None else medium.offsets_of(gap, size), size=size)

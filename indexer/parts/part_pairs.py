@@ -15,9 +15,9 @@ from framedex.errors import OutputError, SourceError
 from framedex.files.outputs import Output
 from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of
 from framedex.indexer import schema
-from framedex.indexer.facts import Row
 from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
+from framedex.records.columns import Row
 from framedex.records.medium import gaps_of
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
@@ -116,9 +116,8 @@ class PartPairs:
 
 def next_part(index: Place) -> int:
     """Return the number for the next part: one more than the highest part number of both tables."""
-    return (
-        max([*part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)], default=-1) + 1
-    )
+    numbers = *part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)
+    return max(numbers, default=-1) + 1
 
 
 def _gaps(frames: Row) -> Row:
@@ -250,12 +249,8 @@ def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str |
             found.append(row)
             continue
         beside = named_medium.sidecar_columns(texts[row["media_id"]], named_medium.SIDECARS, (), flat=True)
-        of_sidecars = {
-            *beside,
-            *(f"{kind}.{name}" for name in beside for kind in ("json", named_medium.COLUMNS)),
-            "json",
-            named_medium.COLUMNS,
-        }
+        kinds = ("json", named_medium.COLUMNS)
+        of_sidecars = {*beside, *kinds, *(f"{kind}.{name}" for name in beside for kind in kinds)}
         own = {name: value for name, value in before.items() if name not in of_sidecars and value is not None}
         found.append(own | row)
     return found

@@ -295,9 +295,8 @@ FLAC_BLOCKS = {1: 192, 2: 576, 3: 1152, 4: 2304, 5: 4608} | {n: 256 << (n - 8) f
 EAC3_BLOCKS = (1, 2, 3, 6)  # ETSI TS 102 366 E.1.3.1.5
 # Masks of the packet header bits that are the same in all packets of a stream, unless its configuration changes.
 FIXED_BITS = {
-    "mp1": bytes([0xFF, 0xFE, 0x0C]),  # sync word, version, layer, sampling rate (ISO/IEC 11172-3 2.4.2.3)
-    "mp2": bytes([0xFF, 0xFE, 0x0C]),
-    "mp3": bytes([0xFF, 0xFE, 0x0C]),
+    # sync word, version, layer, sampling rate (ISO/IEC 11172-3 2.4.2.3)
+    **dict.fromkeys(("mp1", "mp2", "mp3"), bytes([0xFF, 0xFE, 0x0C])),
     "ac3": bytes([0xFF, 0xFF, 0, 0, 0xC0, 0, 0xE0]),  # sync word, fscod, acmod (ETSI TS 102 366 4.3)
     "aac": bytes([0xFF, 0xF6, 0xFD, 0xC0]),  # of ADTS: sync word, layer, profile, rate, channels (ISO/IEC 13818-7 6.2)
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer.bitstream.base import BitstreamError
-from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.bitstream.scanner import NalScanner, marked
 from framedex.indexer.containers import ProbedFile, demux_packets
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
@@ -159,16 +159,15 @@ def demux(
     if not rows:
         raise MediaError("empty", "the video stream has no packets")
     pts, dts, duration, offset, size = np.array(rows, np.int64).T.copy()
-    flagged = [np.isin(np.arange(len(rows)), numbers) for numbers in (hidden, resets, broken)]
     return Demuxed(
         pts=pts,
         dts=dts,
         duration=duration,
         offset=offset,
         size=size,
-        hidden=flagged[0],
-        resets=flagged[1],
-        broken=flagged[2],
+        hidden=marked(hidden, len(rows)),
+        resets=marked(resets, len(rows)),
+        broken=marked(broken, len(rows)),
         addressable=finder.found_all,
     )
 

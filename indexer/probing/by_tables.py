@@ -125,8 +125,8 @@ def _tabulate_predicted(
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
     flags[sync] |= timeline.CLOSED
-    other = timeline.CLOSED | timeline.OPEN
-    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)
+    is_closed = pictures.start == picture_facts.CLOSED_START
+    flags[sync[:seen]] ^= np.where(is_closed, 0, timeline.START).astype(np.int32)
     flags[sync[seen:]] |= timeline.STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
@@ -151,9 +151,7 @@ def _tabulate_predicted(
     _check_order(demuxed.pts[order], flags)
     timeline.check_ranks(timeline.ranks(order, len(flags)), stream.reorder_depth)
     if codec == "hevc" and seen == len(sync):
-        place = np.full(len(flags), -1, np.int64)
-        place[order] = np.arange(len(order))
-        _check_counts(pictures, place[sync])
+        _check_counts(pictures, timeline.places(order, len(flags))[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
         raise UntrustedTables("only reading all random access points shows which parameter sets each of them needs")
@@ -294,7 +292,7 @@ def probe_tables(
         medium,
         stream=described,
         coding=coding,
-        timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed, summary, hashed=False),
+        timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed.size, summary, hashed=False),
         proof=proof,
         rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
         problem=problem,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from framedex.errors import MediaError
 from framedex.indexer import facts, timeline
 from framedex.indexer.bitstream.av1 import Av1Scanner
-from framedex.indexer.bitstream.base import CLOSED_START, BitstreamError, Pictures, Scanner, pictures_of
+from framedex.indexer.bitstream.base import CLOSED_START, UNSPECIFIED, BitstreamError, Pictures, Scanner, pictures_of
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
 from framedex.indexer.bitstream.scanner import NalScanner
@@ -59,7 +59,6 @@ class IntraScanner:
         return pictures_of(start, non_reference=np.ones(self._packets, np.bool_))
 
 
-UNSPECIFIED = 2  # code point for an unspecified colour matrix (ISO/IEC 23091-2 8.3)
 # Containers without reliable presentation timestamps. The timestamps that libavformat reports for them are guesses.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Codecs whose streams state how many pictures a decoder holds back for reordering. If the stated number is too small, a
@@ -168,9 +167,8 @@ def probe_packets(
     if codec in SCANNED:
         demuxed, pictures = _scan(stream, file, container)
         if pictures.forgets.any():
-            demuxed.hidden[
-                full_decode.dropped_at_ends(full_decode.decode_all(file, stream.index, len(demuxed.size)), pictures)
-            ] = True
+            whole = full_decode.decode_all(file, stream.index, len(demuxed.size))
+            demuxed.hidden[full_decode.dropped_at_ends(whole, pictures)] = True
     else:
         demuxed, pictures, decoded = _decode(stream, file, hashed=verify)
         described = _as_decoded(described, decoded)
@@ -243,7 +241,7 @@ def probe_packets(
     return replace(
         medium,
         coding=packet_facts.coding_of(demuxed, pictures, fields, unordered),
-        timeline=packet_facts.timeline_of("packets", source, demuxed, summary, hashed=verify),
+        timeline=packet_facts.timeline_of("packets", source, demuxed.size, summary, hashed=verify),
         proof=proof,
         problem=packet_facts.remarks(
             summary,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.errors import MediaError
+from framedex.indexer.bitstream.base import UNSPECIFIED
 from framedex.indexer.facts import StreamFacts
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -201,7 +202,7 @@ ORIENTATION = 274  # number of the EXIF tag Orientation (EXIF 2.3, 4.6.4)
 # Counterclockwise rotation in degrees for each value of Orientation. Some of the values also mean that the image is
 # mirrored, which is ignored.
 ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
-BT601, RGB_MATRIX, UNSPECIFIED = 5, 0, 2  # code points of colour metadata (ISO/IEC 23091-2)
+BT601, RGB_MATRIX = 5, 0  # code points of colour metadata (ISO/IEC 23091-2)
 
 
 class BrokenImageError(Exception):

@@ -26,24 +26,33 @@ def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flag
     )
 
 
-def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Summary, *, hashed: bool) -> TimelineFacts:
+def timeline_of(
+    depth: str,
+    source: str,
+    size: NDArray[np.int64],
+    summary: timeline.Summary,
+    *,
+    hashed: bool,
+    crc32: NDArray[np.int64] | None = None,
+) -> TimelineFacts:
     """Return the record of a stream's timeline.
 
     Args:
         depth: The depth at which the stream was probed, `packets` or `tables`.
         source: The origin of the timestamps (the column `pts_source`).
-        demuxed: The packets.
+        size: int64 [packets], in bytes.
         summary: The summary of the timeline.
         hashed: Whether the frames were hashed.
+        crc32: int64 [packets], the checksums of images. None for videos.
     """
     return TimelineFacts(
         depth=depth,
         pts_source=source,
         hashed=hashed,
         summary=summary,
-        packet_count=len(demuxed.size),
-        packet_bytes=int(demuxed.size.sum()),
-        first_packets=first_packets(demuxed.size),
+        packet_count=len(size),
+        packet_bytes=int(size.sum()),
+        first_packets=first_packets(size, crc32),
     )
 
 
@@ -79,13 +88,11 @@ def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags
         pts: int64 [packets], the timestamps.
         flags: int32 [packets]. `NOT_REPRODUCIBLE` is already set in GOPs with such differences.
     """
-    frames = timeline.presentation_order(pts, flags)
+    frames, starts = timeline.presentation_order(pts, flags), flags[(flags & timeline.START) != 0]
     return ProofFacts(
         proof=proof,
         proved_by=ffmpeg_version(),
-        not_reproducible_gop_count=int(
-            np.count_nonzero(flags[(flags & timeline.START) != 0] & timeline.NOT_REPRODUCIBLE)
-        ),
+        not_reproducible_gop_count=int(np.count_nonzero(starts & timeline.NOT_REPRODUCIBLE)),
         first_difference=int(np.argmax(differs[frames])) if differs[frames].any() else None,
     )
 

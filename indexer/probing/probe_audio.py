@@ -245,7 +245,8 @@ def _probe(
     audio: AudioFacts,
     tables_only: bool,
 ) -> AudioFacts:
-    if audio.codec is None or not stream.time_base:
+    time_base = fraction_of(stream.time_base)
+    if audio.codec is None or time_base is None:
         raise audio_times.AudioProblem("there is no decoder for the audio")
     if file.sparing:  # do not read the video packets before the first audio packet
         for video in container.streams.video:
@@ -281,7 +282,7 @@ def _probe(
         if found is None:
             if tables_only:
                 raise audio_times.AudioProblem("sample tables are not sufficient; --depth packets reads every packet")
-            found = _from_packets(file.whole(), stream, coding)
+            found = _from_packets(file.whole(), stream, time_base, coding)
         (begin, end), packets = found
         bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
         return replace(decoded, bits_per_coded_sample=bits, first_sample=begin, end_sample=end, packets=packets)
@@ -295,7 +296,7 @@ def _bits_of(coding: audio_times.AudioCoding) -> int | None:
 
 
 def _from_packets(
-    file: ProbedFile, stream: av.audio.stream.AudioStream, coding: audio_times.AudioCoding
+    file: ProbedFile, stream: av.audio.stream.AudioStream, time_base: Fraction, coding: audio_times.AudioCoding
 ) -> tuple[tuple[int, int], AudioPackets]:
     """Demux every audio packet, and return ((first presented sample, end), packets). `end` is exclusive."""
     demuxed = _demux(file, stream.index, coding)
@@ -306,8 +307,6 @@ def _from_packets(
             samples = np.array(
                 audio_times.count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64
             )
-    time_base = fraction_of(stream.time_base)
-    assert time_base is not None  # `_probe` has checked that the stream has a time base
     pts = np.array(demuxed.pts, np.int64)
     sample = audio_times.positions(pts, samples, time_base, coding.rate)
     # AAC's spectral band replication doubles the sample rate, and so the number of samples that libavcodec skips.

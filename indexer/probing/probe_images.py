@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.files.outputs import first_packets
 from framedex.indexer.containers import ProbedFile, check_unchanged, opened_file
-from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
+from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, problem_of
 from framedex.indexer.probing.image_facts import BrokenImageError, facts_of, pixels_md5
+from framedex.indexer.probing.packet_facts import timeline_of
 from framedex.indexer.sources.members import FileImage, read_tar
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, at_seconds, group_names, read_times
@@ -317,23 +317,9 @@ def _described(
     return replace(
         medium,
         stream=replace(images.known[0], time_base_num=tick.numerator, time_base_den=tick.denominator),
-        coding=CodingFacts(
-            states=[b""],
-            inband_parameter_sets=False,
-            inner_start_codes=False,
-            varying_shape=len(shapes) > 1,
-            field_coded=False,
-            hidden_unordered=False,
-            byte_addressable=True,
-        ),
-        timeline=TimelineFacts(
-            depth="packets",
-            pts_source=times.source,
-            hashed=images.md5 is not None,
-            summary=summary,
-            packet_count=len(names),
-            packet_bytes=int(images.size.sum()),
-            first_packets=first_packets(images.size, images.crc32),
+        coding=CodingFacts(states=[b""], varying_shape=len(shapes) > 1, byte_addressable=True),
+        timeline=timeline_of(
+            "packets", times.source, images.size, summary, hashed=images.md5 is not None, crc32=images.crc32
         ),
         # Images of one clip must be turned alike, so images that differ stay as they are stored.
         rotation_degrees=images.rotations[0] if len(set(images.rotations)) == 1 else 0,

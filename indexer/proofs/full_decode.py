@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from framedex.indexer import containers
 from framedex.indexer.bitstream import base as picture_facts
 from framedex.indexer.reach import Numbers, Reach
-from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags
+from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags, places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,7 @@ class Decoded:
     @property
     def place(self) -> NDArray[np.int64]:
         """int64 [n]: the position of each packet's picture in output order, -1 for packets without a picture."""
-        place = np.full(len(self.prints), -1, np.int64)
-        place[self.order] = np.arange(len(self.order))
-        return place
+        return places(self.order, len(self.prints))
 
     @property
     def came(self) -> NDArray[np.bool_]:
@@ -233,12 +231,9 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
         BitstreamError: if the decoder outputs frames in another order than the index expects.
     """
     damaged = decoded.failed.copy()
-    shown = np.zeros(len(damaged), np.bool_)
-    shown[expected] = True
-    damaged |= shown != (decoded.came & ~hidden)
-    order = [packet for packet in decoded.order if shown[packet]]
-    rank = np.full(len(damaged), -1)
-    rank[expected] = np.arange(len(expected))
+    rank = places(expected, len(damaged))
+    damaged |= (rank >= 0) != (decoded.came & ~hidden)
+    order = [packet for packet in decoded.order if rank[packet] >= 0]
     turned = np.flatnonzero(np.diff(rank[order]) < 0)
     if len(turned):
         raise picture_facts.BitstreamError(

@@ -283,8 +283,7 @@ def stream_of(
         where: the file of the stream, for error messages.
         ordered: whether clips rely on decoders to output pictures in presentation order.
     """
-    place = np.empty(len(pts), np.int64)
-    place[np.argsort(pts, kind="stable")] = np.arange(len(pts))
+    place = timeline.places(np.argsort(pts, kind="stable"), len(pts))
     starts = np.flatnonzero(flags & timeline.START).tolist()
     given = {start: states[number] for start, number in zip(starts, state.tolist(), strict=True) if states[number]}
     return Stream(coded=coded, where=where, given=given, place=place, ordered=ordered)
@@ -380,12 +379,12 @@ class RunsDecoder:
             if whole:
                 self._runs[run].decode()
             if last:
-                self._runs.pop(run).end()
+                self._runs.pop(run).pass_on(None)
 
     def end(self) -> None:
         """End all runs that have not ended because some of their packets were not fed."""
         for run in self._runs.values():
-            run.end()
+            run.pass_on(None)
         self._runs.clear()
 
     def take(self, number: int, run: int, picture: av.VideoFrame) -> None:
@@ -434,13 +433,9 @@ class _Run:
         """Decode the picture whose packets `take` has added."""
         data, self._data = self._data, b""
         if data:
-            self._pass_on(data)
+            self.pass_on(data)
 
-    def end(self) -> None:
-        """Flush the decoder, and record the remaining pictures."""
-        self._pass_on(None)
-
-    def _pass_on(self, data: bytes | None) -> None:
+    def pass_on(self, data: bytes | None) -> None:
         """Decode the data of a picture, or flush the decoder if `data` is None. Record the wanted pictures.
 
         An error or a corrupt picture ends the run, as it ends a clip. A picture that is output too late also ends the

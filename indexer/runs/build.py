@@ -17,10 +17,10 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.errors import MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
-from framedex.files.outputs import Output, full_disk_says, opened_output, remove_unfinished, write_json_aside
+from framedex.files.outputs import Output, full_disk, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import library_versions, read_all, write_part
 from framedex.indexer import schema
-from framedex.indexer.facts import Identity, MediumFacts, Row, no_frames, problem_of, rows_of
+from framedex.indexer.facts import Identity, MediumFacts, no_frames, problem_of, rows_of
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs, listing_table
 from framedex.indexer.probing.probe import ProbeTask, medium_of
 from framedex.indexer.runs.existence import Opened, find_identity, open_holder, probe_media
@@ -28,6 +28,7 @@ from framedex.indexer.runs.work import IndexOptions, IndexReport, Item, Members,
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
+from framedex.records.columns import Row
 from framedex.records.medium import FAILED, GONE, IMAGES, VIDEO
 from framedex.storage.places import Place, parquet_file
 
@@ -200,11 +201,14 @@ def parts_written(parts: PartPairs) -> Iterator[None]:
 @contextlib.contextmanager
 def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
     """Open an index for writing with `opened_output`. Raises OutputError, for instance if the disk is full."""
-    with (
-        opened_output(out, *names, **how) as output,
-        full_disk_says("the index", output.local, lambda: "the files written so far are kept"),
-    ):
-        yield output
+    with opened_output(out, *names, **how) as output:
+        try:
+            yield output
+        except OSError as error:
+            full = full_disk(error, "the index", output.local, lambda: "the files written so far are kept")
+            if full is None:
+                raise
+            raise full from error
 
 
 @contextlib.contextmanager

@@ -20,11 +20,12 @@ from framedex.errors import MediaError, StorageError
 from framedex.files.outputs import open_same_file
 from framedex.files.parquet_cells import read_cell
 from framedex.indexer.containers import NeedsWholeError, ProbedObject, check_unchanged, opened_file
-from framedex.indexer.facts import Identity, MediumFacts, Row, problem_of
+from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.probing import probe
 from framedex.indexer.probing.probe_images import ImageTask, folder_identity, probe_images
 from framedex.indexer.sources.members import FileContents, FileMember, read_parquet, read_tar
 from framedex.indexer.sources.sequences import TIMES_NAME
+from framedex.records.columns import Row
 from framedex.storage.objects import Facts, at_once, children, download, exists
 from framedex.storage.places import FOOTER_BYTES, Place, Stored
 from framedex.storage.reader import ObjectReader, Read
@@ -98,8 +99,6 @@ def _probe_cell(task: probe.ProbeTask, member: FileMember, medium: MediumFacts) 
     where: Place = Stored(uri=task.path) if is_remote(task.path) else Path(task.path)
     try:
         content = read_cell(where, member.name, tag=None if task.facts is None else task.facts.tag)
-    except StorageError:
-        raise
     except (ValueError, OSError) as error:
         raise MediaError("unreadable", f"the value cannot be read: {error}") from error
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from framedex.core.limits import GIBIBYTE
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.core.words import SHOWN
 from framedex.errors import INTERNAL_ERROR, MediaError, MissingSourceError, OutputError, SourceError
-from framedex.execution.engine import GIBIBYTE, Engine, run_local
-from framedex.files.outputs import ASIDE, LOCK_NAME
+from framedex.execution.engine import Engine, run_local
+from framedex.files.outputs import LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
-from framedex.indexer.facts import MediumFacts, Row, problem_of
+from framedex.indexer.facts import MediumFacts, problem_of
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
 from framedex.indexer.probing.probe_images import ImageTask
@@ -31,9 +32,11 @@ from framedex.indexer.sources.folders import is_there
 from framedex.indexer.sources.lerobot import LEROBOT
 from framedex.indexer.sources.named_medium import SIDECARS, NamedMedium, Sidecar, is_image_name, readable_name
 from framedex.indexer.sources.sequences import at_rate
+from framedex.records.columns import Row
 from framedex.records.medium import FAILED, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, local_of, names_in
+from framedex.storage.reader import ASIDE
 from framedex.storage.uris import absolute, is_inside, is_remote, joined, local_path, medium_name, relative
 
 KNOWN_COLUMNS = (
@@ -454,7 +457,6 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             rows = [row for row in of_uri if row["member"] == identity[1]]
         else:  # the rows that were recorded when the file was last probed, for all its media
             rows = [row for row in of_uri if row["fingerprint"] == of_uri[-1]["fingerprint"]]
-        if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and fails_again(task, rows, options)):
             report.unchanged += 1

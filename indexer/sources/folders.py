@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from framedex.errors import SourceError, StorageError
 from framedex.storage.objects import Facts, children, exists, listing
-from framedex.storage.uris import is_remote
+from framedex.storage.uris import is_inside, is_remote
 
 
 def is_glob(source: str) -> bool:
@@ -74,11 +74,6 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
     return sorted(found)
 
 
-def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path begins with an absolute folder. Links are not resolved."""
-    return path.startswith(folder.rstrip("/") + "/")
-
-
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
     """Return the real path of a file if symbolic links lead out of a folder. Return None otherwise.
 
@@ -87,13 +82,13 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
         folder: The folder that the real path should be in.
         real_folder: The function `os.path.realpath`, or a version of it that caches results during one search.
     """
-    if not is_below(path, os.path.abspath(folder)):
+    if not is_inside(path, os.path.abspath(folder)):
         return None  # the path itself is outside of the folder, so it was not reached by a link in the folder
     if os.path.islink(path):
         real = os.path.realpath(path)
     else:
         real = os.path.join(real_folder(os.path.dirname(path)), os.path.basename(path))
-    return None if is_below(real, real_folder(folder)) else real
+    return None if is_inside(real, real_folder(folder)) else real
 
 
 def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
@@ -149,6 +144,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{text}[^./][^/]*" if pattern.endswith("**") else text)
 
 
+WILDCARDS = {"*": "[^/]*", "?": "[^/]"}  # wildcard of a shell → regular expression
+
+
 def _part(part: str) -> str:
     """Return a regular expression for one path component of a pattern.
 
@@ -156,10 +154,8 @@ def _part(part: str) -> str:
     """
     made = "(?!\\.)" if part[:1] in "*?[" else ""
     for piece in re.split(r"(\*|\?|\[[^]]+\])", part):
-        if piece == "*":
-            made += "[^/]*"
-        elif piece == "?":
-            made += "[^/]"
+        if piece in WILDCARDS:
+            made += WILDCARDS[piece]
         elif piece.startswith("[") and piece.endswith("]") and len(piece) > len("[]"):
             inside = piece[1:-1].replace("\\", "\\\\")
             made += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"

@@ -17,7 +17,6 @@ import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +27,9 @@ from framedex.files.parquet_parts import read_all
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.indexer.sources.folders import way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
+from framedex.records.columns import Row
 from framedex.storage.places import Place, Stored, names_in, place, read_each, small_text
 from framedex.storage.uris import leads_out
-
-Row = dict[str, Any]
 
 LEROBOT = "lerobot:"  # prefix of sources that are LeRobot datasets
 INFO = "meta/info.json"

@@ -22,15 +22,13 @@ import pyarrow.parquet as pq
 
 from framedex.core.limits import check_depth, json_depth, type_depth
 from framedex.errors import MediaError, SourceError, StorageError
-from framedex.files.csv_tables import read_csv
+from framedex.files.csv_tables import Rows, read_csv
 from framedex.files.parquet_parts import UNSTORABLE
-from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
+from framedex.records.columns import Row
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
-from framedex.storage.uris import absolute, checked, is_remote, leads_out, local_path
-
-Row = Mapping[str, Any]
+from framedex.storage.uris import absolute, checked, is_inside, is_remote, leads_out, local_path
 
 TRIMMED = (".mp4", ".mkv", ".webm", ".avi")
 
@@ -123,7 +121,7 @@ CONVENTIONS = (
 )
 
 
-def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
+def captions_as_rows(content: Any) -> list[Row] | None:
     """Convert HowTo100M's JSON, {video_id: {"start": […], "end": […], "text": […]}}, into one row for each caption.
 
     Returns:
@@ -132,7 +130,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
     lists = ("start", "end", "text")
     if not isinstance(content, dict) or not content:
         return None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for video, captions in content.items():
         if not isinstance(captions, dict) or not all(isinstance(captions.get(name), list) for name in lists):
             return None
@@ -145,21 +143,6 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
 
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
 MAX_HEADER_BYTES = 1 << 20  # size of the beginning of a CSV file in which the header and the first row are looked for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The rows of a listing.
-
-    Attributes:
-        table: The rows that could be read.
-        numbers: For each row of `table`, the number of the row in the listing, from 0.
-        wrong: The problem of each row that could not be read, by the number of the row in the listing.
-    """
-
-    table: pa.Table
-    numbers: Sequence[int]
-    wrong: dict[int, str]
 
 
 def read_rows(path: Place, own: str) -> Rows:
@@ -221,8 +204,7 @@ def _read_csv(file: BinaryIO, own: str) -> Rows:
     if next(lines, None) is None and len(text) < MAX_HEADER_BYTES:  # pyarrow raises an error if there are no rows
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
     kind = None if own in names else recognise(names)
-    found = read_csv(file, [own] if kind is None else kind.texts)
-    return Rows(table=found.table, numbers=found.numbers, wrong=found.wrong)
+    return read_csv(file, [own] if kind is None else kind.texts)
 
 
 def _read_json(text: str, path: Place, own: str) -> Rows | None:
@@ -323,7 +305,7 @@ def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
     return wrong
 
 
-def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
+def _table_of(rows: list[Row], path: Place) -> pa.Table:
     """Convert rows into a table. Its columns are the keys of all rows, in order of appearance. Missing values are null.
 
     Raises:
@@ -376,7 +358,7 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
     folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [base, os.getcwd()])]
     paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
     path = next((path for path in paths if os.path.lexists(path)), paths[0])
-    return path, next((folder for folder in folders if is_below(path, folder)), None)
+    return path, next((folder for folder in folders if is_inside(path, folder)), None)
 
 
 def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
@@ -445,7 +427,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
             "several columns of the listing have the same name", where=str(path), found=", ".join(sorted(repeated))
         )
     try:
-        rows: dict[int, dict[str, Any]] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
+        rows: dict[int, Row] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
     except UNREADABLE as error:  # for instance a date outside of the range of Python's dates
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if not rows:
@@ -472,16 +454,14 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
     return listed
 
 
-def _failed_row(
-    path: Place, number: int, problem: str, columns: dict[str, Any], *, refused: bool = False
-) -> NamedMedium:
+def _failed_row(path: Place, number: int, problem: str, columns: Row, *, refused: bool = False) -> NamedMedium:
     """Return the mention for a wrong row of a listing, with an error that describes the problem."""
     name = f"{path}/row {number}"
     error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
 
 
-def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: str | None) -> NamedMedium:
+def _of_column(row: Row, number: int, own: str, path: Place, root: str | None) -> NamedMedium:
     """Return the mention of the medium whose path is in a column of a row. The other columns become user columns.
 
     Args:
@@ -507,7 +487,7 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
 
 
 def _find_by_convention(
-    rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
+    rows: dict[int, Row], kind: Convention, path: Place, root: str | None
 ) -> dict[int, NamedMedium]:
     """Return the mentions of a listing of a well-known dataset, by the number of the row.
 
@@ -526,10 +506,8 @@ def _find_by_convention(
             remedy="add a column with the uris of the videos, and pass its name by --uri-column",
         )
 
-    @functools.cache
-    def is_folder(name: str) -> bool:  # cached, because most rows share folders with other rows
-        return os.path.isdir(_resolve(name, base, root)[0])
-
+    # cached, because most rows share folders with other rows
+    is_folder = functools.cache(lambda name: os.path.isdir(_resolve(name, base, root)[0]))
     found, tried, there = dict[int, NamedMedium](), list[str](), 0
     for number, row in rows.items():
         columns = {kind.renamed.get(name, name): value for name, value in row.items()}

@@ -146,7 +146,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                             sample = _Sample(key=key)
                         if named_medium.form_of(image.name) == "image":
                             images.append(image)
-                        elif named_medium.is_video_name(image.name):
+                        elif posixpath.splitext(image.name)[1].lower() in named_medium.VIDEO_SUFFIXES:
                             sample.videos.append(_video(image, member.size, size_bytes))
                         elif ending in sidecars and ending != named_medium.KEY:
                             _take_sidecar(sample, ending, image, read)

@@ -160,11 +160,6 @@ def is_image_name(name: str) -> bool:
     return Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
-def is_video_name(name: str) -> bool:
-    """Return whether a file name has the extension of a video, in upper or lower case."""
-    return Path(name).suffix.lower() in VIDEO_SUFFIXES
-
-
 def is_tar_name(name: str) -> bool:
     """Return whether a file name has the extension of a tar or a compressed tar, in upper or lower case."""
     return name.lower().endswith(TAR_ENDINGS)

@@ -6,9 +6,10 @@ draw PNG pictures and WebP animations.
 
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -20,28 +21,54 @@ from PIL import Image
 
 from framedex.core.column_rules import OBJECT_BYTES
 from framedex.core.words import SAME_RATE, counted, duration_text, number_text, rate_text, size_text
-from framedex.errors import FormatError, FramedexError, printable
+from framedex.errors import DecodeError, FormatError, FramedexError, printable
 from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
+from framedex.loader.pixels.framing import Framing, Rotation, picture_sizes
+from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip_source import StoredShapes
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
+from framedex.sharder.reading import EncodedClip
 from framedex.sharder.schema import FAILURES_NAME, POLICY_NAME
 from framedex.storage.places import OWN_STORE, Access, Place, small_text
 
+SHOWN = Framing(long_side=1)  # a framing that keeps the proportions that players show
 
-def thumbnail_size(medium: Medium, longest_side: int) -> Size:
-    """Return the (height, width) of a thumbnail. It keeps the proportions of stored pictures and does not enlarge them.
 
-    Args:
-        medium: The medium of the frame.
-        longest_side: The maximum length of the longer side in pixels.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thumbnails:
+    """How pictures are turned and scaled for a sheet or page. They keep the proportions that players show.
+
+    Attributes:
+        longest_side: The maximum length of the longer side in pixels. If None, it is not limited.
+        rotation: "apply" turns pictures upright, and "stored" leaves them as they are stored.
     """
-    scale = min(1.0, longest_side / max(medium.width, medium.height))
-    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
+
+    longest_side: int | None = None
+    rotation: Rotation = "apply"
+
+    def size(self, medium: Medium, *, max_pixels: float = math.inf) -> Size:
+        """Return the (height, width) of a medium's thumbnails, which are not larger than its pictures.
+
+        Args:
+            medium: The medium.
+            max_pixels: The maximum number of pixels.
+        """
+        heights, widths = picture_sizes(SHOWN, StoredShapes.of(medium, 1), self.rotation)
+        height, width = int(heights[0]), int(widths[0])
+        longest = math.inf if self.longest_side is None else self.longest_side
+        scale = min(1.0, longest / max(height, width), math.sqrt(max_pixels / (height * width)))
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def pictures(self, clip: Clip, encoded: EncodedClip, size: Size) -> NDArray[np.uint8]:
+        """Decode a clip's frames at a size. Return uint8 [F, h, w, 3]. Raises DecodeError."""
+        pixels = PixelOptions.of(size, rotation=self.rotation)
+        return pixels.decoded(clip, encoded, pixels.cutout(clip.medium, len(clip.frames), pixels.draw(clip, 0)))
 
 
 def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
@@ -122,6 +149,7 @@ class ShownClip:
         frames: The frames of the clip, including padding.
         audio: The outline of the clip's audio. None if it has no audio.
         error: The reason why the clip could not be decoded. None if it was decoded.
+        damaged: Whether the reason is damage that the decoder met.
     """
 
     clip_id: str
@@ -133,6 +161,7 @@ class ShownClip:
     frames: list[ShownFrame]
     audio: Waveform | None
     error: str | None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,16 +202,18 @@ class Inspector:
 
     Args:
         path: The dataset.
-        longest_side: The maximum length of the longer side of pictures, in pixels.
+        thumbnails: How pictures are turned and scaled.
         access: The rules for which sources may be read.
 
     Raises:
         FormatError: The dataset does not exist or is damaged.
     """
 
-    def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
-        self.dataset = ClipDataset(path, rotation="stored", root=access.root, allow_remote=access.allow_remote)
-        self._longest_side = longest_side
+    def __init__(self, path: Place, thumbnails: Thumbnails, *, access: Access = OWN_STORE) -> None:
+        self.dataset = ClipDataset(
+            path, rotation=thumbnails.rotation, root=access.root, allow_remote=access.allow_remote
+        )
+        self._thumbnails = thumbnails
 
     def find(self, names: Iterable[str]) -> list[int]:
         """Return the numbers of the clips with these names. The name of a multi-view clip stands for all of its views.
@@ -201,10 +232,6 @@ class Inspector:
         items = dict.fromkeys(views.item[chosen].tolist())
         return [number for item in items for number in np.flatnonzero(views.item == item).tolist()]
 
-    def heading(self, shown: int) -> Heading:
-        """Return the heading of a sheet with `shown` clips. Raises FormatError."""
-        return heading_of(self.dataset, shown)
-
     def outline(self, number: int) -> ShownClip:
         """Return the content for a clip without pictures and audio. Nothing is decoded."""
         clip = self.dataset.clip(number)
@@ -214,23 +241,24 @@ class Inspector:
         """Return the content for a clip with its pictures, or with the reason why the clip cannot be decoded."""
         clip = self.dataset.clip(number)
         try:
-            item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
+            item = self.dataset.resized(self._thumbnails.size(clip.medium))[number]
         except FramedexError as reason:
-            return self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            shown = self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+            return replace(shown, damaged=isinstance(reason, DecodeError))
         audio = waveform(item["audio"], item["audio_rate"]) if has_audio(item) else None
         return self._shown(clip, frames=shown_frames(clip, item["frames"]), audio=audio)
 
     def _shown(
         self, clip: Clip, *, frames: list[ShownFrame], audio: Waveform | None = None, error: str | None = None
     ) -> ShownClip:
-        size = thumbnail_size(clip.medium, self._longest_side)
+        size = self._thumbnails.size(clip.medium)
         return ShownClip(
             clip_id=printable(clip.clip_id),
             uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
-            facts=clip_facts(clip),
+            facts=clip_facts(clip, self._thumbnails.rotation),
             size=size,
-            magnified=max(1, self._longest_side // max(size)),
+            magnified=max(1, (self._thumbnails.longest_side or 0) // max(size)),
             frames=frames,
             audio=audio,
             error=error,
@@ -283,10 +311,10 @@ def shown_frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> li
     ]
 
 
-def clip_facts(clip: Clip) -> list[tuple[str, str]]:
+def clip_facts(clip: Clip, rotation: Rotation) -> list[tuple[str, str]]:
     """Return (name, text) of the descriptions of a clip's view, source, frames and decoding cost."""
     view = [] if clip.multiview_id is None else [("view", view_text(clip))]
-    return [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
+    return [*view, ("source", source_text(clip.medium, rotation)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
 
 
 def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
@@ -307,14 +335,16 @@ def value_text(value: Any) -> str:
     return printable(text)
 
 
-def source_text(medium: Medium) -> str:
-    """Return a description of the medium of a clip."""
+def source_text(medium: Medium, rotation: Rotation) -> str:
+    """Return a description of the medium of a clip. `rotation` is whether its pictures are turned."""
     seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
     parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
     if medium.frame_count > 1 and seconds > 0:
         parts += [duration_text(seconds), f"{number_text(medium.frame_count / seconds, digits=4)} fps on average"]
     if medium.rotation_degrees:
-        parts.append(f"rotation of {medium.rotation_degrees}° not applied")
+        side = "clockwise" if medium.rotation_degrees < 0 else "counterclockwise"
+        turn = f"{abs(medium.rotation_degrees)}° {side}"
+        parts.append(f"turned {turn}" if rotation == "apply" else f"not turned {turn}, as players do")
     if medium.sample_aspect_ratio not in (None, 0, 1):
         parts.append(f"pixels {number_text(medium.sample_aspect_ratio, digits=4)} times as wide as high")
     return " · ".join(parts)
@@ -338,7 +368,8 @@ def clip_text(clip: Clip) -> str:
         parts[0] += f", {padded:,} of them padding"
     seconds = clip.seconds[clip.mask]
     if len(seconds):
-        parts.append(f"{seconds[0]:.3f} s" if len(seconds) == 1 else f"{seconds.min():.3f} to {seconds.max():.3f} s")
+        span = f"{seconds.min():,.3f} to {seconds.max():,.3f} s"
+        parts.append(span if len(seconds) > 1 else f"{seconds[0]:,.3f} s")
     gaps = np.diff(np.where(clip.mask, clip.seconds, np.nan))
     if (gaps > 0).any():
         rates = 1 / gaps[gaps > 0]
@@ -361,7 +392,7 @@ def cost_text(clip: Clip) -> str:
 def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
     """Return the outline of audio samples, float32 [channels, samples]. `rate` is the sample rate in Hz."""
     channels, count = samples.shape
-    text = f"{counted(channels, 'channel')} · {rate:g} Hz · {count / rate:.3f} s"
+    text = f"{counted(channels, 'channel')} · {rate:,g} Hz · {count / rate:,.3f} s"
     if not samples.size:
         return Waveform(low=np.zeros(0, np.float32), high=np.zeros(0, np.float32), text=text)
     first = np.unique(np.linspace(0, count, WAVE_COLUMNS, endpoint=False).astype(np.int64))
@@ -406,21 +437,26 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     articles, names, widest = [], [], 0
     for number, clip in enumerate(clips, 1):
         articles.append(markup(_article(clip, number)))
-        names.append(clip.clip_id)
+        names.append((clip.uri, clip.clip_id))
         widest = max(widest, clip.size[1] * clip.magnified)
     style = (files("framedex.loader.contact_sheets") / "sheet.css").read_text(encoding="utf-8")
     if columns:  # 6.5rem is the minimum width of figures in sheet.css, and .5rem the gap between them
         width = f"calc({columns} * max({widest}px, 6.5rem) + {columns - 1} * .5rem)"
         style += f"ol.frames {{ max-width: {width}; }}\n"
-    entries = [element("li", element("a", element("bdi", name), href=f"#clip-{n}")) for n, name in enumerate(names, 1)]
+    entries = [
+        element("li", element("a", element("bdi", uri), href=f"#clip-{n}"), " ", element("bdi", clip_id, class_="soft"))
+        for n, (uri, clip_id) in enumerate(names, 1)
+    ]
     contents = element("nav", folded("Clips", element("ol", *entries)), aria_label="Clips")
     header = titled(
         "framedex contact sheet",
         heading.name,
         element("p", heading.counts(), class_="soft"),
-        element("p", element("bdi", heading.settings), class_="soft"),
-        folded("All settings of the policy", element("pre", heading.policy)),
-        contents if len(names) > 1 else None,
+        beside=[
+            element("p", element("bdi", heading.settings), class_="soft"),
+            folded("All settings of the policy", element("pre", heading.policy)),
+            contents if len(names) > 1 else None,
+        ],
     )
     return Document(title=f"{heading.name}: contact sheet", style=style, before=[header], main=articles).content()
 
@@ -437,8 +473,8 @@ def _article(clip: ShownClip, number: int) -> Element:
         body = element("div", element("strong", "Not decoded"), element("pre", clip.error), class_="error")
     return element(
         "article",
-        element("h2", element("bdi", clip.clip_id), id=f"clip-{number}-name"),
-        element("p", element("bdi", clip.uri), class_="soft"),
+        element("h2", element("bdi", clip.uri), id=f"clip-{number}-name"),
+        element("p", element("bdi", clip.clip_id), class_="soft"),
         facts,
         body,
         None if clip.audio is None else _sound(clip.audio),
@@ -463,9 +499,9 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
     if frame.frame_index is not None:
         caption.append(element("span", f"#{frame.frame_index}", class_="number"))
     if frame.seconds is not None:
-        caption.append(element("span", f"{frame.seconds:.3f} s", class_="time"))
+        caption.append(element("span", f"{frame.seconds:,.3f} s", class_="time"))
     if frame.gap_seconds is not None:
-        gap = f"{frame.gap_seconds:+.3f} s"
+        gap = f"{frame.gap_seconds:+,.3f} s"
         caption.append(element("span", gap, class_="soft gap", title="since the previous frame"))
     return element("figure", picture, caption)
 

@@ -1,6 +1,7 @@
 """Contact sheets as PNG pictures and as WebP animations. In an animation, all clips play at the same time in a grid.
 
-Text is drawn with the font that is part of Pillow, so sheets look the same on every machine.
+Text is drawn with a font that is part of this package, so sheets look the same on every machine. It is DejaVu Sans
+Condensed 2.37 with Latin, Greek and Cyrillic letters only. The font that Pillow contains has ASCII letters only.
 """
 
 import functools
@@ -8,6 +9,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,6 @@ from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame,
 MARGIN, GAP = 28, 10
 NAME_WIDTH = 110  # pixels, the width of the column of names beside the values
 SETTINGS_CHARACTERS = 2000  # maximum number of characters of the policy's settings that are drawn
-# Replacements for characters that occur in framedex's texts and may be missing from the font.
-SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}
 
 INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
 HATCH, BAD = map(rgb, ("hatch", "error"))
@@ -41,20 +41,20 @@ class Line:
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the font in a given size. Raises OutputError if Pillow has no scalable font."""
-    found = ImageFont.load_default(size)
-    if not isinstance(found, ImageFont.FreeTypeFont):
-        raise OutputError("this Pillow has no scalable font", remedy="install a Pillow with FreeType, or write .html")
-    return found
+    """Return the font in a given size. Raises OutputError if Pillow cannot draw scalable fonts."""
+    file = files("framedex.loader.contact_sheets") / "DejaVuSansCondensed.ttf"
+    try:
+        return ImageFont.truetype(io.BytesIO(file.read_bytes()), size, layout_engine=ImageFont.Layout.BASIC)
+    except ImportError as error:
+        remedy = "install a Pillow with FreeType, or write .html"
+        raise OutputError("this Pillow cannot draw scalable fonts", found=error, remedy=remedy) from error
 
 
 @functools.cache
 def _drawable(character: str) -> str:
-    """Return a character if the font has a glyph for it. Otherwise return its replacement, or else its escape."""
+    """Return a character if the font has a glyph for it, and otherwise its escape."""
     shape, missing = (bytes(font(16).getmask(each)) for each in (character, "\uffff"))
-    if shape != missing:
-        return character
-    return SPELT.get(character) or character.encode("unicode_escape").decode()
+    return character if shape != missing else character.encode("unicode_escape").decode()
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:
@@ -71,6 +71,16 @@ def wrapped(text: str, size: int, width: int) -> list[str]:
                 lines.append("")
             lines[-1] += character
     return [line for line in lines if line]
+
+
+def cut_beginning(text: str, size: int, width: int) -> str:
+    """Return a text as one line of at most `width` pixels. A longer text is cut at its beginning."""
+    shown = "".join(map(_drawable, text))
+    if font(size).getlength(shown) <= width:
+        return shown
+    while shown and font(size).getlength(f"…{shown}") > width:
+        shown = shown[1:]
+    return f"…{shown}"
 
 
 class Text:
@@ -203,8 +213,8 @@ def _too_large(found: str) -> OutputError:
 
 def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
     text = Text(18, width)
-    text.add(clip.clip_id, size=17)
-    text.add(clip.uri, size=13, color=SOFT, after=6)
+    text.add(clip.uri, size=17)
+    text.add(clip.clip_id, size=13, color=SOFT, after=6)
     for color, pairs in ((INK, clip.columns), (SOFT, clip.facts)):
         for name, value in pairs:
             text.add_pair(name, value, color)
@@ -240,8 +250,8 @@ def _draw_frame(image: Image.Image, clip: ShownClip, frame: ShownFrame, left: in
     pen, below = ImageDraw.Draw(image), top + height + 4
     right = left + max(MIN_CELL, width)
     number = "" if frame.frame_index is None else f"#{frame.frame_index}"
-    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
-    gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+.3f} s"
+    time = "" if frame.seconds is None else f"{frame.seconds:,.3f} s"
+    gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+,.3f} s"
     pen.text((left, below), number, fill=INK, font=font(13))
     pen.text((right, below), time, fill=INK, font=font(13), anchor="ra")
     pen.text((right, below + 16), gap, fill=SOFT, font=font(11), anchor="ra")
@@ -386,12 +396,11 @@ def _places(clip: ShownClip) -> NDArray[np.int64]:
 
 
 def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
-    """Return the picture of one frame of a clip, with the clip's name above, and the frame's number and time below."""
+    """Return the picture of one frame of a clip, with the file's name above, and the frame's number and time below."""
     width, height = size
     cell = Image.new("RGB", size, GROUND)
     pen = ImageDraw.Draw(cell)
-    name = wrapped(clip.clip_id, 13, width)
-    pen.text((0, 0), name[0] if name else "", fill=INK, font=font(13))
+    pen.text((0, 0), cut_beginning(clip.uri, 13, width), fill=INK, font=font(13))
     if clip.error is not None:
         for line, text in enumerate(wrapped(clip.error.splitlines()[0], 12, width)):
             pen.text((0, NAME + 16 * line), text, fill=BAD, font=font(12))
@@ -403,8 +412,8 @@ def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
     cell.paste(picture, (0, NAME))
     below = NAME + picture.height + 4
     number = "padding" if frame.frame_index is None else f"#{frame.frame_index}"
-    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
+    time = "" if frame.seconds is None else f"{frame.seconds:,.3f} s"
     pen.text((0, below), f"{number}  {time}", fill=INK, font=font(12))
-    pen.text((width, below), f"{place + 1}/{len(clip.frames)}", fill=SOFT, font=font(11), anchor="ra")
+    pen.text((width, below), f"{place + 1:,}/{len(clip.frames):,}", fill=SOFT, font=font(11), anchor="ra")
     assert height >= below  # the height of cells is that of the tallest picture
     return cell

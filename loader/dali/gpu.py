@@ -113,7 +113,7 @@ def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
     """Return a copy of a clip's frames, turned, cropped and in order, with zeros for padding."""
-    assert clip.order is not None
+    assert clip.order is not None  # set for every clip that a GPU decodes
     if clip.cutout is None:
         return _in_order(decoded[None], clip.order)[0]
     cutout = clip.cutout

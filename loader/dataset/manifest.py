@@ -27,7 +27,7 @@ from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import check_file, checked_group, part_path, read_all, read_file, read_group
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
-from framedex.records.clip import ClipRecord, Failure
+from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
 from framedex.records.medium import VIDEO
 from framedex.sharder import schema as tables
@@ -280,10 +280,6 @@ class Manifest(ClipSource):
             return str(self._row(tables.CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
         return ""
 
-    def failures(self) -> Iterator[Failure]:
-        """Return an empty iterator, because the failures of a dataset on disk are in failures.parquet."""
-        return iter(())
-
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return row `number` of a table, which consists of parts with row groups of GROUP_ROWS rows."""
         first = self._first[folder]
@@ -462,8 +458,7 @@ class Manifest(ClipSource):
         """Return a column of the table `clips` for all clips. Raises KeyError if it does not exist."""
         if self.header.filed is not None and name in tables.FIELDS.names and name in tables.CLIPS.names:
             return plain(self._filed_column(tables.FIELDS_NAME, name, tables.FIELDS))
-        column = self._user_column(name)
-        return plain(column) if name in (self.header.filed or ()) else column
+        return self._part_column(name)
 
     def _part_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the table `clips`, read from the parts. Raises KeyError if it does not exist."""
@@ -489,10 +484,7 @@ class Manifest(ClipSource):
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row of each clip's medium in the table `media`. This reads one column."""
         rows = self._row_numbers("media_row")
-        wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
-        if len(wrong):
-            at = self._at(tables.CLIPS_FOLDER, int(wrong[0]))
-            raise at.wrong("media_row", rows[wrong[0]], f"0 to {self.media_count - 1}")
+        self._check_numbers("media_row", rows, self.media_count)
         return rows
 
     def tar_rows(self) -> NDArray[np.int64]:
@@ -551,10 +543,14 @@ class Manifest(ClipSource):
                 allowed="a dataset of --pack clips or --pack images",
                 remedy="shard with --pack clips or --pack images, or load the dataset with ClipDataset",
             )
-        if len(rows) and rows.max() >= len(self._shards):
-            at = self._at(tables.CLIPS_FOLDER, int(np.argmax(rows)))
-            raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
+        self._check_numbers("shard", rows, len(self._shards) if len(rows) else 0)
         return rows
+
+    def _check_numbers(self, name: str, rows: NDArray[np.int64], count: int) -> None:
+        """Raise FormatError if a column of row numbers has a number that is not one of 0 to `count` - 1."""
+        wrong = np.flatnonzero((rows < 0) | (rows >= count))
+        if len(wrong):
+            raise self._at(tables.CLIPS_FOLDER, int(wrong[0])).wrong(name, rows[wrong[0]], f"0 to {count - 1}")
 
     def _row_numbers(self, name: str) -> NDArray[np.int64]:
         """Return int64 [clips]: a column of the table `clips` that contains row numbers, with -1 for null."""

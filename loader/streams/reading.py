@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -34,22 +34,48 @@ AHEAD = 2  # number of requests at a time: one is in progress while the clips of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClipToRead:
+    """A clip that is to be read from a tar.
+
+    Attributes:
+        place: The index of the clip in the lane.
+        clip: The record of the clip.
+        extent: The byte offsets (begin, end) of the clip in the tar.
+    """
+
+    place: int
+    clip: Clip
+    extent: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadClip:
-    """A clip that was read from a tar, or the error because of which it was not read.
+    """A clip that was read from a tar.
+
+    Attributes:
+        place: The index of the clip in the lane.
+        clip: The record of the clip.
+        held: The bytes of the clip.
+    """
+
+    place: int
+    clip: Clip
+    held: HeldBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadClip:
+    """A clip that could not be read.
 
     Attributes:
         place: The index of the clip in the lane.
         clip: The record of the clip. None if the clip's row in the manifest is malformed.
-        extent: The byte offsets (begin, end) of the clip in the tar.
-        held: The bytes of the clip. None if the clip was not read.
-        error: The reason why the clip was not read. None if it was read.
+        error: The reason why the clip was not read.
     """
 
     place: int
     clip: Clip | None
-    extent: tuple[int, int] = (0, 0)
-    held: HeldBytes | None = None
-    error: FramedexError | None = None
+    error: FramedexError
 
 
 class LaneReader:
@@ -65,8 +91,8 @@ class LaneReader:
         self._clip_at, self._sources = clip_at, sources
         self._requests = self._grouped(places)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="framedex-stream")
-        self._coming: collections.deque[Future[list[ReadClip]]] = collections.deque()
-        self._arrived: dict[int, ReadClip] = {}
+        self._coming: collections.deque[Future[list[ReadClip | UnreadClip]]] = collections.deque()
+        self._arrived: dict[int, ReadClip | UnreadClip] = {}
 
     def __enter__(self) -> Self:
         for _ in range(AHEAD):
@@ -76,10 +102,10 @@ class LaneReader:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def take(self, place: int) -> ReadClip:
+    def take(self, place: int) -> ReadClip | UnreadClip:
         """Return the clip with index `place` in the lane, when it has been read. Raises StorageError.
 
-        A StorageError means that the store is not usable. Errors of single clips are in `ReadClip.error`.
+        A StorageError means that the store is not usable. Errors of single clips are in `UnreadClip.error`.
         """
         while place not in self._arrived:
             read = self._coming.popleft().result()
@@ -87,14 +113,13 @@ class LaneReader:
             self._arrived |= {clip.place: clip for clip in read}
         return self._arrived.pop(place)
 
-    def _read_next(self) -> list[ReadClip]:
+    def _read_next(self) -> list[ReadClip | UnreadClip]:
         """Read the clips of the next request. Return an empty list if there are no more clips."""
         clips = next(self._requests, [])
-        good = sorted((clip for clip in clips if clip.clip is not None), key=lambda clip: clip.extent)
-        if not good:
-            return clips
+        unread = [clip for clip in clips if isinstance(clip, UnreadClip)]
+        wanted = sorted((clip for clip in clips if isinstance(clip, ClipToRead)), key=lambda clip: clip.extent)
         try:
-            good = self._read_together(good)
+            return [*unread, *(self._read_together(wanted) if wanted else [])]
         except FramedexError as error:
             if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
                 raise
@@ -107,12 +132,12 @@ class LaneReader:
                     remedy="copy the tar from the dataset once more or shard again; "
                     "on_error='skip' leaves out its clips",
                 )
-            good = [replace(clip, error=error) for clip in good]
-        return [clip for clip in clips if clip.clip is None] + good
+            return [*unread, *(UnreadClip(place=one.place, clip=one.clip, error=error) for one in wanted)]
 
-    def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
+    def _grouped(self, places: Sequence[int]) -> Iterator[list[ClipToRead | UnreadClip]]:
         """Divide clips into groups of neighbours in the same tar. Each group is read by one request."""
-        group: list[ReadClip] = []
+        group: list[ClipToRead | UnreadClip] = []
+        found: ClipToRead | UnreadClip
         tar, left = "", REQUEST_BYTES
         for place in places:
             path, size = tar, 0
@@ -120,9 +145,9 @@ class LaneReader:
                 clip = self._clip_at(place)
                 begin, end = extent(clip)
                 path, size = clip.source.path, end - begin
-                found = ReadClip(place=place, clip=clip, extent=(begin, end))
+                found = ClipToRead(place=place, clip=clip, extent=(begin, end))
             except FramedexError as error:
-                found = ReadClip(place=place, clip=None, error=error)
+                found = UnreadClip(place=place, clip=None, error=error)
             if group and (path != tar or size > left or len(group) == MAX_CLIPS):
                 yield group
                 group, left = [], REQUEST_BYTES
@@ -131,9 +156,8 @@ class LaneReader:
         if group:
             yield group
 
-    def _read_together(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
+    def _read_together(self, clips: Sequence[ClipToRead]) -> list[ReadClip]:
         """Read clips of one tar together. The clips must be sorted by their extents."""
-        assert clips[0].clip is not None
         tar = clips[0].clip.source
         begin, end = np.array([clip.extent for clip in clips], np.int64).T
         first, last = spans(begin, end)
@@ -143,9 +167,14 @@ class LaneReader:
         span = np.searchsorted(first, begin, side="right") - 1
         at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
         # Each clip is copied, so that a clip that waits to be used does not keep its neighbours in memory.
+        bounds = zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
         return [
-            replace(clip, held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()))
-            for clip, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
+            ReadClip(
+                place=one.place,
+                clip=one.clip,
+                held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()),
+            )
+            for one, byte, place, size in bounds
         ]
 
 

@@ -130,8 +130,9 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
     sources = SourceFiles()
     if manifest.header.encode is not None:
         return verify_encoded(clips, manifest.header.encode, sources)
-    if all(clip.md5 is not None for clip in clips):
-        return [_check(clip, sources, _recorded(clip)) for clip in clips]
+    hashed = [(clip, clip.md5) for clip in clips if clip.md5 is not None]
+    if len(hashed) == len(clips):
+        return [_check(clip, sources, _recorded(clip, md5)) for clip, md5 in hashed]
     mark = _mark(clips[0], manifest.header.images)
     if mark is None:
         return _verify_images(clips, sources)
@@ -182,11 +183,10 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
     return lambda picture: f"{zlib.crc32(encode_image(RgbConverter().picture(picture), images)):08x}"
 
 
-def _recorded(clip: Clip) -> Truth:
+def _recorded(clip: Clip, md5: list[bytes | None]) -> Truth:
     """Return the pts and hashes of a clip's frames that the index recorded (`framedex index --verify`)."""
-    assert clip.md5 is not None  # the caller checked this
-    rows = zip(clip.frames.tolist(), clip.pts.tolist(), clip.md5, strict=True)
-    return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
+    rows = zip(clip.frames.tolist(), clip.pts.tolist(), md5, strict=True)
+    return {frame: (pts, {own.hex()}) for frame, pts, own in rows if own is not None}
 
 
 def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:

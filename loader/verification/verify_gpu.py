@@ -6,7 +6,7 @@ decodes than to the neighbouring frames.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import av
@@ -23,7 +23,7 @@ from framedex.loader.order.order import sample_of
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.loader.verification.encoded import MIN_SQUARE, PEAK, Picture, mean_squares
-from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, own_copy, verdict_on
+from framedex.loader.verification.truth import Checked, decode_in_order, own_copy, verdict_of, verdict_on
 from framedex.loader.verification.verify import verify
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
@@ -150,7 +150,7 @@ def verify_on_gpu(
             try:
                 fetched = _fetch(clips, clip, number, fetcher, support)
             except FramedexError as error:
-                yield _failure(clip, "cpu", error)
+                yield _on_gpu(verdict_of(error, clip), "cpu")
                 done += 1
                 continue
             if fetched is None:
@@ -173,7 +173,7 @@ def verify_on_gpu(
         timeout_seconds=timeout_seconds,
         on_progress=lambda checked, _: on_progress(done + checked, len(chosen)),
     ):
-        yield CheckedOnGpu(**asdict(checked), decoder="cpu", worst_psnr=None)
+        yield _on_gpu(checked, "cpu")
 
 
 def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
@@ -197,7 +197,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
     try:
         source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])
     except (StaleError, DecodeError) as error:
-        yield from [_failure(clip, _decoder(fetched), error) for clip, fetched in waiting]
+        yield from [_on_gpu(verdict_of(error, clip), _decoder(fetched)) for clip, fetched in waiting]
         return
     for clip, fetched in waiting:
         try:
@@ -214,7 +214,8 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
                     found=str(error).splitlines()[0],
                     remedy="look for other processes on the GPU with nvidia-smi",
                 ) from error
-            yield _verdict(clip, _decoder(fetched), "undecodable", " ".join(str(error).split()))
+            checked = verdict_on(clip, None, "undecodable", " ".join(str(error).split()))
+            yield _on_gpu(checked, _decoder(fetched))
             continue
         try:
             truth = source
@@ -224,7 +225,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
                     number: frame for number, frame in zip(clip.frames.tolist(), own, strict=True) if number != PAD
                 }
         except FramedexError as error:
-            yield _verdict(clip, _decoder(fetched), "undecodable", error.text())
+            yield _on_gpu(verdict_on(clip, None, "undecodable", error.text()), _decoder(fetched))
             continue
         yield compare(clip, frames, truth, decoder=_decoder(fetched), by_place=by_place)
 
@@ -250,13 +251,15 @@ def compare(
         own = truth.get(number)
         if own is None or own.shape != frame.shape:
             found = "no such frame" if own is None else f"pictures of {own.shape[1]}x{own.shape[0]}"
-            return _verdict(clip, decoder, "differs", f"frame {number} (place {place}): the source has {found}")
+            reason = f"frame {number} (place {place}): the source has {found}"
+            return _on_gpu(verdict_on(clip, None, "differs", reason), decoder)
         like = likeness(frame, own, neighbours_of(number, truth, by_place=by_place))
         worst = like.psnr if worst is None else min(worst, like.psnr)
         undecided += like.is_own is None
         if like.is_own is False and reason is None:
             reason = f"frame {number} (place {place}) is nearer to a neighbour; PSNR against its own {like.psnr:.1f} dB"
-    return _verdict(clip, decoder, "differs" if reason else "nearest", reason, worst=worst, undecided=undecided)
+    checked = verdict_on(clip, None, "differs" if reason else "nearest", reason)
+    return _on_gpu(replace(checked, undecided=undecided), decoder, worst)
 
 
 def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
@@ -285,12 +288,5 @@ def _decoder(fetched: Fetched) -> Decoder:
     return "nvdec" if fetched.movie is not None else "nvjpeg"
 
 
-def _failure(clip: Clip, decoder: Decoder, error: FramedexError) -> CheckedOnGpu:
-    return _verdict(clip, decoder, "stale" if isinstance(error, StaleError) else "undecodable", error.text())
-
-
-def _verdict(
-    clip: Clip, decoder: Decoder, verdict: Verdict, reason: str | None, worst: float | None = None, undecided: int = 0
-) -> CheckedOnGpu:
-    checked = asdict(verdict_on(clip, None, verdict, reason)) | {"undecided": undecided}
-    return CheckedOnGpu(**checked, decoder=decoder, worst_psnr=worst)
+def _on_gpu(checked: Checked, decoder: Decoder, worst: float | None = None) -> CheckedOnGpu:
+    return CheckedOnGpu(**asdict(checked), decoder=decoder, worst_psnr=worst)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, PolicyError, StaleError, UncuttableError, internal_error
 from framedex.indexer.probing.audio_times import AudioCoding
-from framedex.records.clip import AudioRecipe, ClipAudioPlan, ClipRecord, Failure, Recipe
+from framedex.records.clip import AudioRecipe, ClipAudioPlan, ClipRecord, Failure, PlannedRecipe, Recipe
 from framedex.records.medium import AudioPackets, MediumRecord
 from framedex.sharder.schema import Missing
 from framedex.storage.objects import ByteRange
@@ -464,7 +464,7 @@ class WantedClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(ClipRecord):
-    """A planned clip: its row of `clips`, and the recipe for its frames.
+    """A clip that was planned or read from a manifest: its row of `clips`, and the recipe for its frames.
 
     Attributes:
         medium: The medium of the clip.
@@ -488,6 +488,13 @@ class Clip(ClipRecord):
         if self.stretch_first is None or self.stretch_stop is None:
             return None
         return self.stretch_first, self.stretch_stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedClip(Clip):
+    """A clip that was planned and is not packed yet."""
+
+    recipe: PlannedRecipe
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:

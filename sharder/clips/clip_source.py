@@ -171,9 +171,9 @@ class ClipSource(ABC):
     def views(self) -> ViewsOfClips | None:
         """Return the assignment of clips to views and items, or None if each clip is an item of its own."""
 
-    @abstractmethod
     def failures(self) -> Iterator[Failure]:
-        """Yield a `Failure` for each clip that cannot be planned."""
+        """Yield a `Failure` for each clip that cannot be planned. The failures of a dataset are in failures.parquet."""
+        return iter(())
 
     @abstractmethod
     def _user_column(self, name: str) -> pa.ChunkedArray:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,21 +243,28 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
 
 
 def checked_labels(
-    wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
+    wanted: WantedLabels,
+    values_of: Callable[[str], pa.ChunkedArray],
+    columns: list[str],
+    where: str,
+    *,
+    unit: str = "clip",
 ) -> Labels:
     """Return labels for a column, and check that every value has a label.
 
     Args:
         wanted: The parsed argument `labels`.
-        values: All values of the column.
+        values_of: A function that returns all values of one of the user's columns.
         columns: The names of the user's columns.
         where: The path of the dataset, the index or the file of clips, for errors.
         unit: The word for a thing that has one of the values, such as "clip", for errors.
 
     Raises:
-        FramedexError: `made_labels` raises it, a value has no label, or the user already has a column with the name of
-            the column to which the original values move.
+        FramedexError: `check_is_own` or `made_labels` raises it, a value has no label, or the user already has a column
+            with the name of the column to which the original values move.
     """
+    check_is_own(wanted, columns, where)
+    values = values_of(wanted.column)
     labels = made_labels(wanted, values, where)
     check_name_is_free(labels, columns, where)
     labels.numbered(values, where, unit)

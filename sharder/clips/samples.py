@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framedex.records.clip import Failure
-from framedex.sharder.clips.clip import ByteSource, Clip
+from framedex.sharder.clips.clip import ByteSource, Clip, PlannedClip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +55,10 @@ class Step:
     outcome: Clip | Failure
     done: int
     members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep(Step):
+    """A clip that is planned and not packed yet, or the failure because of which there is no clip."""
+
+    outcome: PlannedClip | Failure

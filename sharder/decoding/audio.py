@@ -208,7 +208,7 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
     layout, buffer = LAYOUTS_BY_CHANNELS[len(values) - 1], io.BytesIO()
     with av.open(buffer, "w", format=container, container_options=CONTAINER_OPTIONS) as out:
         stream = out.add_stream(codec, rate=rate, layout=layout)
-        assert isinstance(stream, AudioStream)
+        assert isinstance(stream, AudioStream)  # the callers pass encoders of audio
         stream.codec_context.format = sample_format
         stream.codec_context.flags |= Flags.bitexact
         stream.codec_context.thread_count = 1
@@ -509,9 +509,11 @@ def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None
         StaleError: The source is missing or changed.
         DecodeError: The audio does not decode, or needs more memory than is available.
     """
-    plan = clip.audio
-    if plan is None:
-        return None
+    return None if clip.audio is None else read_planned_audio(clip, clip.audio, sources)
+
+
+def read_planned_audio(clip: Clip, plan: ClipAudioPlan, sources: SourceFiles | HeldBytes) -> ClipAudio:
+    """Read and decode the audio of a clip with a plan of its audio. Raises the errors of `read_audio`."""
     check_room(audio_bytes(clip), audio_text(plan), where=f"clip {clip.clip_id}")
     source = clip.source if clip.audio_source is None else clip.audio_source
     if isinstance(plan.recipe, AudioFile):

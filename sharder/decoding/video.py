@@ -437,7 +437,7 @@ def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
     """
     name = picture.format.name
     form = _form_of(name)
-    assert form is not None
+    assert form is not None  # see `picture` above
     stored = form.type.newbyteorder(">" if name.endswith("be") else "<")
     planes = [plane.view(stored) for plane in native_planes(picture)]
     if name in INTERLEAVED:

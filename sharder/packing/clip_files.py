@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from framedex.errors import UncuttableError
 from framedex.indexer.bitstream.nal import START_CODE, join_length_prefixed, split_annex_b
 from framedex.indexer.schema import IN_NO_FILE
-from framedex.records.clip import NO_PTS, PAD, Recipe
+from framedex.records.clip import NO_PTS, PAD, PlannedRecipe
 from framedex.records.medium import VIDEO
-from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip import Clip, Medium, PlannedClip
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing import mp4
 from framedex.sharder.reading import SourceFiles
@@ -81,7 +81,7 @@ class ClipFiles:
         self._sources = SourceFiles()
         self._tracks: collections.OrderedDict[str, Track] = collections.OrderedDict()
 
-    def cut(self, clip: Clip) -> ClipFile:
+    def cut(self, clip: PlannedClip) -> ClipFile:
         """Cut a clip into a tiny file. The clip must have been planned with `one_stream`."""
         recipe, medium = clip.recipe, clip.medium
         _check_cuttable(clip)
@@ -93,7 +93,7 @@ class ClipFiles:
                 size = np.array([len(packet) for packet in contents], np.int64)
             else:
                 packets, size = list(_copied(clip)), _sizes(clip)
-            times, real = packet_times(clip, medium.time_base_den)
+            times, real = packet_times(recipe, medium, medium.time_base_den)
             header = file_header(track, size, recipe.packet_rank, _sync(clip), times, "pass --pack images")
             member = Member(suffix="mp4", pieces=[header, *packets])
             offset, length = np.array([len(header)]), np.array([size.sum()])
@@ -101,9 +101,9 @@ class ClipFiles:
             suffix = _suffix(medium.codec)
             contents = list(self._packets(clip))
             if suffix == "avi":  # AVI stores a frame rate, but no timestamps
-                times, real = _rank_times(clip, mp4.TIMESCALE), False
+                times, real = _rank_times(recipe, mp4.TIMESCALE), False
             else:
-                times, real = packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else medium.time_base_den)
+                times, real = packet_times(recipe, medium, MATROSKA_TICKS if suffix == "mkv" else medium.time_base_den)
             content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
             member, length = Member(suffix=suffix, pieces=[content]), size
         packed = replace(
@@ -216,7 +216,7 @@ def _copied(clip: Clip) -> Iterator[Piece]:
     yield FileRanges(source=clip.source, ranges=ranges)
 
 
-def _check_cuttable(clip: Clip) -> None:
+def _check_cuttable(clip: PlannedClip) -> None:
     """Raise UncuttableError if other players would show a clip's tiny file differently from framedex."""
     what = None
     if clip.medium.codec in IN_NO_FILE:
@@ -234,21 +234,20 @@ def _suffix(codec: str) -> str:
     return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
 
 
-def _rank_times(clip: Clip, timescale: int) -> mp4.SampleTimes:
-    ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // mp4.TIMESCALE
+def _rank_times(recipe: PlannedRecipe, timescale: int) -> mp4.SampleTimes:
+    ranks = recipe.packet_rank.astype(np.int64) * timescale // mp4.TIMESCALE
     return mp4.SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // mp4.TIMESCALE)
 
 
-def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
+def packet_times(recipe: PlannedRecipe, medium: Medium, timescale: int) -> tuple[mp4.SampleTimes, bool]:
     """Return the presentation times of packets, and whether they are the timestamps of the source.
 
     If the timestamps do not ascend with the presentation ranks, the times are the ranks instead.
     """
-    recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
-        return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
+        return _rank_times(recipe, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
     # The last frame gets the median duration of the clip's packets. Because a clip may skip frames, its duration is at
     # most the mean frame duration of the medium.
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
@@ -257,7 +256,7 @@ def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
     return mp4.SampleTimes(packet_time=time, timescale=timescale, last=last), True
 
 
-def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
+def _real_times(recipe: PlannedRecipe, tick: Fraction) -> NDArray[np.int64] | None:
     """Return the timestamps of packets, shifted to begin at 0, or None if they do not ascend with the ranks.
 
     A packet without a timestamp gets the time of the previous packet plus 1. The same applies to a packet that is not
@@ -270,8 +269,6 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     Returns:
         int64 [packets], or None.
     """
-    assert recipe.packet_pts is not None  # set for every planned clip
-    assert recipe.packet_shown is not None
     pts, shown = recipe.packet_pts, recipe.packet_shown
     known = (pts != NO_PTS) & (shown | ~np.isin(pts, pts[shown]))
     if not known[shown].all() or not shown.any():
@@ -330,10 +327,9 @@ def file_header(
         raise UncuttableError(str(error), where=medium.path, remedy=remedy) from error
 
 
-def _sync(clip: Clip) -> NDArray[np.int64]:
+def _sync(clip: PlannedClip) -> NDArray[np.int64]:
     """Return int64 [starts]: the indices of the sync samples (packets where a player may start), in decode order."""
     first, start = clip.recipe.run_first.astype(np.int64), clip.recipe.packet_start
-    assert start is not None  # set for every planned clip
     # If the medium has several decoder states, a random access point within a run may need a state that is stored only
     # at the start of the run. Then only the starts of runs are sync samples.
     return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
@@ -364,20 +360,18 @@ def _muxed(
     return content, np.array(offset, np.int64), np.array([len(packet) for packet in packets], np.int64)
 
 
-def output_places(recipe: Recipe) -> NDArray[np.int64]:
+def output_places(recipe: PlannedRecipe) -> NDArray[np.int64]:
     """Return int64 [wanted]: the index of each wanted frame in a decoder's output, -1 for padding."""
-    assert recipe.packet_shown is not None  # set for every planned clip
     shown = np.empty(len(recipe.packet_rank), np.int64)
     shown[recipe.packet_rank] = recipe.packet_shown
     return np.where(recipe.position == PAD, PAD, (np.cumsum(shown) - 1)[recipe.position])
 
 
-def _count_unshown(recipe: Recipe) -> int:
-    assert recipe.packet_shown is not None  # set for every planned clip
+def _count_unshown(recipe: PlannedRecipe) -> int:
     return int(np.count_nonzero(~recipe.packet_shown))
 
 
-def shown_seconds(recipe: Recipe, times: mp4.SampleTimes) -> NDArray[np.float64]:
+def shown_seconds(recipe: PlannedRecipe, times: mp4.SampleTimes) -> NDArray[np.float64]:
     by_rank = np.empty(len(recipe.packet_rank), np.float64)
     by_rank[recipe.packet_rank] = times.packet_time / times.timescale
     return np.where(recipe.position == PAD, np.nan, by_rank[recipe.position])

@@ -30,7 +30,7 @@ from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.nal import join_length_prefixed, split_annex_b
 from framedex.indexer.containers import memory_errors, packet_with
 from framedex.indexer.probing.image_facts import resize_rgb
-from framedex.records.clip import PAD, Recipe
+from framedex.records.clip import PAD, PlannedRecipe
 from framedex.records.medium import COLOR_RANGES, VIDEO
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.samples import Member
@@ -342,9 +342,7 @@ def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> Enc
     try:
         return encode((rgb for _, rgb in scaled), size, options, colour)
     except UncuttableError as error:
-        raise UncuttableError(
-            error.what, where=medium.path, found=error.found, allowed=error.allowed, remedy=error.remedy
-        ) from error
+        raise error.inside(medium.path) from error
 
 
 def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:
@@ -356,7 +354,7 @@ def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> C
     medium = encoded_medium(clip.medium, options, stream.configuration)
     size = np.array([len(packet) for packet in stream.packets], np.int64)
     recipe = _recipe(clip, stream.rank, size)
-    times, real = packet_times(replace(clip, recipe=recipe), medium.time_base_den)
+    times, real = packet_times(recipe, medium, medium.time_base_den)
     track = Track(packed=medium, configuration=stream.configuration)
     header = file_header(track, size, stream.rank, np.zeros(1, np.int64), times, "make clips of fewer frames")
     return ClipFile(
@@ -393,7 +391,7 @@ def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes)
     )
 
 
-def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> Recipe:
+def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> PlannedRecipe:
     """Return the recipe of an encoded clip. Its packets are contiguous, and the first one has offset 0.
 
     Args:
@@ -404,6 +402,7 @@ def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> Rec
     own = clip.recipe.position
     wanted, first = np.unique(own[own != PAD], return_index=True)
     return recoded_recipe(
+        PlannedRecipe,
         size,
         rank,
         np.where(own == PAD, PAD, np.searchsorted(wanted, own)).astype(np.int32),

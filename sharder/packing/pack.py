@@ -15,7 +15,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import orjson
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.execution.engine import Calls, Outcome, run_local
+from framedex.execution.engine import Calls, Outcome, alone_if_lost
 from framedex.execution.engines import Workers
 from framedex.indexer.parts.index import Index
-from framedex.records.clip import PAD, SAMPLE, AudioFile, ClipAudioPlan, Failure
+from framedex.records.clip import PAD, SAMPLE, AudioFile, ClipAudioPlan, Failure, Recipe
 from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
-from framedex.sharder.clips.clip import Clip, Medium, WantedClip, failure_of, internal_failure
-from framedex.sharder.clips.samples import Member, Step
-from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
+from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, failure_of, internal_failure
+from framedex.sharder.clips.samples import Member, PlannedStep, Step
+from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file
 from framedex.sharder.packing.mp4 import UNSPECIFIED
@@ -41,6 +41,7 @@ from framedex.sharder.packing.pack_options import (
     EncodeOptions,
     ImageOptions,
     as_they_are,
+    copied_files,
     image_files,
     recoded_medium,
     recoded_recipe,
@@ -56,6 +57,7 @@ from framedex.storage.uris import medium_name
 Row = dict[str, Any]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Options = TypeVar("Options", ImageOptions, EncodeOptions)
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
@@ -106,7 +108,7 @@ class ClipPacking:
     def __init__(self, *, needed: bool) -> None:
         self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
 
-    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def pack(self, steps: Iterable[PlannedStep]) -> Iterator[Step]:
         """Yield every step. Clips become tiny files, and clips that cannot be cut become failures."""
         for step in steps:
             clip = step.outcome
@@ -115,14 +117,14 @@ class ClipPacking:
             else:
                 yield as_step(attempt(clip, self._cut, clip, step.done), step.done)
 
-    def _cut(self, clip: Clip, done: int) -> Step:
+    def _cut(self, clip: PlannedClip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
-            return image_step(clip, image_files(clip, self._sources.read(clip), None), None, done)
+            return image_step(clip, copied_files(clip, self._sources.read(clip)), None, done)
         return file_step(self._files.cut(clip), done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RecodingTask:
+class _RecodingTask(Generic[Options]):
     """A task for a worker: decode the clip of a step, and store its frames as images or encode them again.
 
     Attributes:
@@ -133,10 +135,7 @@ class _RecodingTask:
 
     step: Step
     encoded: EncodedClip | None
-    options: ImageOptions | EncodeOptions
-
-
-Recoded = list[bytes] | EncodedStream
+    options: Options
 
 
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
@@ -145,22 +144,40 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
     Worker processes decode each clip once. A dataset has only one row per medium, so all encoded clips of a medium must
     have the same decoder configuration record.
     """
+    if isinstance(options, ImageOptions):
+        return _recoded(steps, options, to_images, image_step, workers)
     records: dict[str, bytes] = {}  # by media_id
 
-    def finish(clip: Clip, recoded: Recoded, done: int) -> Step:
-        if isinstance(options, ImageOptions):
-            assert isinstance(recoded, list)
-            return image_step(clip, recoded, options, done)
-        assert isinstance(recoded, EncodedStream)
-        if records.setdefault(clip.medium.media_id, recoded.configuration) != recoded.configuration:
+    def encoded_step(clip: Clip, stream: EncodedStream, options: EncodeOptions, done: int) -> Step:
+        if records.setdefault(clip.medium.media_id, stream.configuration) != stream.configuration:
             raise ValueError(f"encoded {options.codec} clips of one medium have different configuration records")
-        return file_step(encoded_file(clip, recoded, options), done)
+        return file_step(encoded_file(clip, stream, options), done)
 
+    return _recoded(steps, options, to_stream, encoded_step, workers)
+
+
+def _recoded(
+    steps: Iterable[Step],
+    options: Options,
+    recode: Callable[[_RecodingTask[Options]], Result | Failure | None],
+    finish: Callable[[Clip, Result, Options, int], Step],
+    workers: Workers,
+) -> Iterator[Step]:
+    """Yield every step, with the clips that workers recode.
+
+    Args:
+        steps: The steps of the plan.
+        options: The options of the images or of the encoded clips.
+        recode: The function that workers call: `to_images` or `to_stream`.
+        finish: A function that returns the step of a clip for what `recode` returned, the options, and the progress.
+        workers: The worker processes.
+    """
     calls = Calls(
         function=recode,
         items=_recoding_tasks(steps, options),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=CLIPS_IN_FLIGHT,
+        passes=lambda task: task.encoded is None,
     )
     for outcome in workers.run(calls):
         step, recoded = outcome.item.step, outcome.result
@@ -172,10 +189,10 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
         elif isinstance(recoded, Failure):
             yield Step(outcome=recoded, done=step.done)
         else:
-            yield as_step(attempt(clip, finish, clip, recoded, step.done), step.done)
+            yield as_step(attempt(clip, finish, clip, recoded, options, step.done), step.done)
 
 
-def _recoding_tasks(steps: Iterable[Step], options: ImageOptions | EncodeOptions) -> Iterator[_RecodingTask]:
+def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_RecodingTask[Options]]:
     sources = SourceFiles()
     for step in steps:
         clip, encoded = step.outcome, None
@@ -188,17 +205,23 @@ def _recoding_tasks(steps: Iterable[Step], options: ImageOptions | EncodeOptions
         yield _RecodingTask(step=step, encoded=encoded, options=options)
 
 
-def recode(task: _RecodingTask) -> Recoded | Failure | None:
-    """Return the recoded clip of a task, or a failure if it cannot be decoded or recoded. Runs in a worker.
+def to_images(task: _RecodingTask[ImageOptions]) -> list[bytes] | Failure | None:
+    """Return the image files of a clip, or a failure if it cannot be decoded. Runs in a worker."""
+    return _recode(task, image_files)
 
-    Returns None if the step of the task is already a failure.
-    """
-    clip, options = task.step.outcome, task.options
+
+def to_stream(task: _RecodingTask[EncodeOptions]) -> EncodedStream | Failure | None:
+    """Return the encoded frames of a clip, or a failure if it cannot be decoded or encoded. Runs in a worker."""
+    return _recode(task, encode_clip)
+
+
+def _recode(
+    task: _RecodingTask[Options], function: Callable[[Clip, EncodedClip, Options], Result]
+) -> Result | Failure | None:
+    clip = task.step.outcome
     if task.encoded is None or isinstance(clip, Failure):
         return None
-    if isinstance(options, EncodeOptions):
-        return attempt(clip, encode_clip, clip, task.encoded, options)
-    return attempt(clip, image_files, clip, task.encoded, options)
+    return attempt(clip, function, clip, task.encoded, task.options)
 
 
 def file_step(file: ClipFile, done: int) -> Step:
@@ -227,6 +250,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
         medium=clip.medium if options is None or copied else stored_medium(clip.medium, options),
         md5=clip.md5 if copied else None,
         recipe=recoded_recipe(
+            Recipe,
             size,
             np.arange(len(files), dtype=np.int32),
             position,
@@ -335,8 +359,7 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
 
 
 def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: SourceFiles, form: AudioFormat) -> Step:
-    audio = read_audio(clip, sources)
-    assert audio is not None  # the clip has a plan for it
+    audio = read_planned_audio(clip, plan, sources)
     if form == "wav":
         content = encode_wav(audio.samples, audio.rate)
     else:
@@ -402,25 +425,29 @@ class ClipCutter:
         """Yield the steps of a plan. The steps of clips have members."""
         return with_audio(self._packing.pack(plan(groups, self._spools)), self._options.audio_format)
 
-    def cut(self, sent: list[SentItem]) -> Iterator[Step]:
+    def cut(self, sent: list[SentItem | PlannedStep]) -> Iterator[Step]:
         """Plan and cut items that were sent to this process, and yield their steps."""
-        media = [None if item.media_id is None else self._media.of(item.media_id) for item in sent]
-        pairs = zip(media, sent, strict=True)
-        return self.steps([[PlanItem(medium=medium, wanted=item.wanted, done=item.done) for medium, item in pairs]])
+        group: ReadGroup = [
+            PlanItem(medium=self._media.of(item.media_id), wanted=item.wanted, done=item.done)
+            if isinstance(item, SentItem)
+            else item
+            for item in sent
+        ]
+        return self.steps([group])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentItem:
-    """An item of a plan in the form that is sent to workers.
+    """A wanted clip in the form that is sent to workers.
 
     Attributes:
-        media_id: The media_id of the clip's medium. None if the medium is not known.
-        wanted: The wanted clip, or the failure of a clip that cannot be made.
+        media_id: The media_id of the clip's medium.
+        wanted: The wanted clip.
         done: Progress of the plan after this item.
     """
 
-    media_id: str | None
-    wanted: WantedClip | Failure
+    media_id: str
+    wanted: WantedClip
     done: int
 
 
@@ -431,7 +458,7 @@ class CuttingTask:
     Attributes:
         index: The folder of the index.
         options: The options of planning and cutting.
-        sent: The items of the task. Empty if `own` is given.
+        sent: The items of the task. A clip that cannot be made is a step with its failure. Empty if `own` is given.
         own: The items that only this process can cut, because their tiny files are more than headers and byte ranges of
             the sources. None for a task that a worker can do.
         here: Whether this process does the task because the workers are still starting.
@@ -439,7 +466,7 @@ class CuttingTask:
 
     index: Place
     options: ClipFileOptions
-    sent: list[SentItem]
+    sent: list[SentItem | PlannedStep]
     own: ReadGroup | None = None
     here: bool = False
 
@@ -463,17 +490,18 @@ def cut_in_workers(
         elif task.here:
             yield from cutter.cut(task.sent)
         else:
-            yield from _steps(outcome)
+            for each in alone_if_lost(outcome, calls, _divided):
+                yield from _steps(each)
 
 
 def _cutting_tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) -> Iterator[CuttingTask]:
     numbers = itertools.count()
 
-    def task(sent: list[SentItem]) -> CuttingTask:
+    def task(sent: list[SentItem | PlannedStep]) -> CuttingTask:
         return CuttingTask(index=index, options=options, sent=sent, here=next(numbers) < TASKS_AT_FIRST)
 
-    gathered: list[SentItem] = []
-    for medium, items in itertools.groupby(itertools.chain.from_iterable(groups), lambda item: item.medium):
+    gathered: list[SentItem | PlannedStep] = []
+    for medium, items in itertools.groupby(itertools.chain.from_iterable(groups), _medium_of):
         if medium is not None and not _can_be_sent(medium):
             if gathered:
                 yield task(gathered)
@@ -482,13 +510,20 @@ def _cutting_tasks(index: Place, options: ClipFileOptions, groups: Iterable[Read
                 yield CuttingTask(index=index, options=options, sent=[], own=own)
             continue
         for item in items:
-            media_id = None if medium is None else medium.medium.media_id
-            gathered.append(SentItem(media_id=media_id, wanted=item.wanted, done=item.done))
+            gathered.append(
+                SentItem(media_id=item.medium.medium.media_id, wanted=item.wanted, done=item.done)
+                if isinstance(item, PlanItem)
+                else item
+            )
             if len(gathered) >= CLIPS_A_TASK:
                 yield task(gathered)
                 gathered = []
     if gathered:
         yield task(gathered)
+
+
+def _medium_of(item: PlanItem | PlannedStep) -> IndexedMedium | None:
+    return item.medium if isinstance(item, PlanItem) else None
 
 
 def _can_be_sent(medium: IndexedMedium) -> bool:
@@ -501,27 +536,20 @@ def _can_be_sent(medium: IndexedMedium) -> bool:
     return medium.audio_packets is None or medium.audio_packets.offset is not None
 
 
-def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
-    """Yield the steps of a task. If the worker gave no result, run the items again one by one.
+def _divided(task: CuttingTask) -> list[CuttingTask]:
+    return [replace(task, sent=[item]) for item in task.sent]
 
-    An item that gives no result even alone becomes a failure.
-    """
+
+def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> list[Step]:
+    """Return the steps of a task. If the worker gave no result for its only item, the item becomes a failure."""
     if outcome.result is not None:
-        yield from outcome.result
-        return
-    task = outcome.item
-    if len(task.sent) > 1:
-        alone = [replace(task, sent=[item]) for item in task.sent]
-        for each in run_local(Calls(function=cut, items=alone, timeout_seconds=SECONDS_A_CLIP), workers=1):
-            yield from _steps(each)
-        return
-    [item] = task.sent
-    wanted = item.wanted
-    if isinstance(wanted, WantedClip):
-        video = Index(task.index).video(item.media_id) if item.media_id else None
-        uri = None if video is None else medium_name(video["uri"], video["member"])
-        wanted = lost_clip(outcome, wanted.clip_id, uri)
-    yield Step(outcome=wanted, done=item.done)
+        return outcome.result
+    [item] = outcome.item.sent
+    if isinstance(item, PlannedStep):
+        return [item]
+    video = Index(outcome.item.index).video(item.media_id)
+    uri = medium_name(video["uri"], video["member"])
+    return [Step(outcome=lost_clip(outcome, item.wanted.clip_id, uri), done=item.done)]
 
 
 def cut(task: CuttingTask) -> list[Step]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from framedex.indexer.probing.image_facts import resize_rgb
 from framedex.records.clip import Recipe
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
-from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.decoding.video import Size, decode_unique, encoded_images
 from framedex.sharder.reading import EncodedClip
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 EncodeCodec = Literal["h264", "hevc", "av1"]
 EVEN = 2  # 4:2:0 has one chroma sample per 2 × 2 pixels, so width and height are multiples of 2
@@ -186,18 +188,23 @@ def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **prop
 
 
 def recoded_recipe(
-    size: NDArray[np.int64], rank: NDArray[np.int32], position: NDArray[np.int32], **fields: Any
-) -> Recipe:
+    kind: type[AnyRecipe],
+    size: NDArray[np.int64],
+    rank: NDArray[np.int32],
+    position: NDArray[np.int32],
+    **fields: Any,
+) -> AnyRecipe:
     """Return the recipe of recoded packets, which are contiguous and are decoded in one run.
 
     Args:
+        kind: The class of the recipe.
         size: int64 [packets], the size of each packet in bytes.
         rank: int32 [packets], the presentation rank of each packet.
         position: int32 [wanted], the rank of each wanted frame, -1 for padding.
         fields: The other fields of the recipe.
     """
     start = np.zeros(1, np.int32)
-    return Recipe(
+    return kind(
         packet_size=size.astype(np.int32),
         packet_rank=rank,
         position=position,
@@ -232,15 +239,13 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
     return file.getvalue()
 
 
-def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
-    """Return whether a medium consists of images that are copied byte for byte.
+def as_they_are(medium: Medium, options: ImageOptions) -> bool:
+    """Return whether a medium consists of images of which options change neither the size nor the format.
 
-    They are copied if there are no options, or if the options change neither their size nor their format.
+    Such images are copied byte for byte.
     """
-    if medium.kind != IMAGES or options is None:
-        return medium.kind == IMAGES
     size = medium.height, medium.width
-    return options.stored_size(*size) == size and medium.codec == CODECS[options.format]
+    return medium.kind == IMAGES and options.stored_size(*size) == size and medium.codec == CODECS[options.format]
 
 
 def unique_ranks(clip: Clip) -> NDArray[np.int64]:
@@ -250,14 +255,17 @@ def unique_ranks(clip: Clip) -> NDArray[np.int64]:
     return ordered[ordered >= 0]
 
 
-def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions | None) -> list[bytes]:
+def copied_files(clip: Clip, encoded: EncodedClip) -> list[bytes]:
+    """Return the image file of each distinct wanted frame of a clip of images, in order of first appearance."""
+    found = dict(encoded_images(clip, encoded))
+    return [found[rank] for rank in unique_ranks(clip).tolist()]
+
+
+def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:
     """Return one image file per distinct wanted frame of a clip, in order of first appearance. Raises DecodeError."""
-    ranks = unique_ranks(clip).tolist()
     if as_they_are(clip.medium, options):
-        edges = encoded.packet_first.tolist()
-        packet_of = {rank: packet for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
-        return [encoded.payload[edges[packet_of[rank]] : edges[packet_of[rank] + 1]].tobytes() for rank in ranks]
-    assert options is not None  # otherwise images are stored byte for byte
+        return copied_files(clip, encoded)
+    ranks = unique_ranks(clip).tolist()
     found = {rank: encode_image(rgb, options) for rank, rgb in decode_unique(clip, encoded)}
     if len(found) != len(ranks):
         raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")

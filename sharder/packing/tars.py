@@ -7,15 +7,17 @@ import collections
 import errno
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from framedex.files.outputs import ASIDE, fingerprint, write_aside
+from framedex.core.limits import groups_within
+from framedex.files.outputs import fingerprint, write_aside
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.reading import SourceFiles, read_some
+from framedex.storage.reader import ASIDE
 
 BLOCK = 512  # bytes per block of a tar (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
@@ -137,14 +139,10 @@ class Tar:
     def _copy(self, piece: FileRanges) -> None:
         """Copy byte ranges of a source into the tar."""
         with self._sources.opened(piece.source) as descriptor:
-            if descriptor is None:
-                self._fetch(piece)
-            else:
+            if descriptor is not None:
                 self._copy_file(piece, descriptor)
-
-    def _fetch(self, piece: FileRanges) -> None:
-        """Copy byte ranges of an object in object storage into the tar."""
-        for part in _parted(piece.ranges):
+                return
+        for part in groups_within(piece.ranges, MAX_FETCHED, lambda offset_length: offset_length[1]):
             offset, length = np.array(part, np.int64).T
             self._put(self._sources.read_ranges(piece.source, offset, length).data)
 
@@ -213,21 +211,6 @@ class Tar:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield (offset, length) ranges in order, in groups that are fetched together.
-
-    A group has at most MAX_FETCHED bytes, unless it consists of one longer range.
-    """
-    part: list[tuple[int, int]] = []
-    for offset, length in ranges:
-        if part and sum(size for _, size in part) + length > MAX_FETCHED:
-            yield part
-            part = []
-        part.append((offset, length))
-    if part:
-        yield part
 
 
 def _padded(size: int) -> int:

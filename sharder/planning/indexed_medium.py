@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from framedex.indexer.timeline import DAMAGED
 from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan
 from framedex.records.columns import values_of
 from framedex.records.medium import OK, AudioPackets
-from framedex.sharder.clips.clip import AudioOptions, ByteSource, Clip, Medium, WantedClip
+from framedex.sharder.clips.clip import AudioOptions, ByteSource, Medium, PlannedClip, WantedClip
 from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.policies.sampling import Timeline
@@ -57,6 +58,14 @@ DEFAULTS = PlanningOptions()
 class IndexedMedium:
     """A usable medium of an index (a row of `videos`) with its packets, for planning clips.
 
+    Attributes:
+        video: The row of `videos`.
+        medium: The medium.
+        packets: All packets of the medium, with the flags that were read so far.
+        audio_packets: All audio packets. None if clips carry no audio, or if the medium has none.
+        planner: The planner of the medium's clips.
+        timeline: The times of the medium's frames.
+
     Raises:
         StorageError: The source is in a store that may not be read.
     """
@@ -66,20 +75,20 @@ class IndexedMedium:
         self._one_stream = options.one_stream == "all" or (
             options.one_stream == "not addressable" and not video["byte_addressable"]
         )
-        self._audio_packets = None if self._audio is None else index.audio(video["media_id"])
+        self.audio_packets = None if self._audio is None else index.audio(video["media_id"])
         self._audio_source: ByteSource | None = None
         self.medium = Medium(
             path=index.locate(video["uri"]),
             **{name: video[name] for name in MEDIA.names},
         )
-        self._indexed = self._packets = index.packets(video["media_id"])
+        self._indexed = self.packets = index.packets(video["media_id"])
         self._shows_damage = False  # whether the headers that were read so far contain damage
         self._source = self.medium.source
         self._headers: UnreadHeaders | None = None
-        self.planner = _planner(video, self._packets, keep_damaged=options.keep_damaged)
+        self.planner = _planner(video, self.packets, keep_damaged=options.keep_damaged)
         self.timeline = _timeline(video, self.planner)
 
-    def clip(self, wanted: WantedClip) -> Clip:
+    def clip(self, wanted: WantedClip) -> PlannedClip:
         """Plan a clip.
 
         Raises:
@@ -92,7 +101,7 @@ class IndexedMedium:
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.timeline.time_base
         first, stop = wanted.stretch or (None, None)
-        return Clip(
+        return PlannedClip(
             clip_id=wanted.clip_id,
             medium=self.medium,
             frames=wanted.frames,
@@ -124,21 +133,21 @@ class IndexedMedium:
         end_pts = int(self.planner.pts[0]) + self.timeline.duration_pts
         interval = clip_interval(self.planner.pts, end_pts, frames, self.timeline.time_base)
         facts = self.medium.audio
-        if facts is None or self._audio_packets is None:
+        if facts is None or self.audio_packets is None:
             return plan_silence(*interval, options)
-        if self._audio_packets.offset is None:
+        if self.audio_packets.offset is None:
             raise PolicyError(
                 "the audio packets are not byte ranges of the file",
                 remedy="pass --pack clips, which copies them into the dataset",
             )
-        return plan_clip_audio(facts, self._audio_packets, *interval, options)
+        return plan_clip_audio(facts, self.audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
         """Read the packet headers that planning of some clips needs in one pass.
 
         Errors are not raised here, but later, when an affected clip is planned.
         """
-        if not self._packets.read.all():
+        if not self.packets.read.all():
             with contextlib.suppress(PolicyError, StaleError):
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))
 
@@ -163,24 +172,20 @@ class IndexedMedium:
                     raise
             if not self._shows_damage:
                 return
-        self._forget()
-        self._read(frames)
-
-    def _forget(self) -> None:
-        """Forget all headers that were read since the medium was opened."""
         self._headers = None
         self._renew(self._indexed)
+        self._read(frames)
 
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
-        ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
+        ends = settled(self.packets.pts, targets, self.medium.reorder_depth)
         # The last wanted picture may have its second field in the next packet, so that packet must be read, too.
         end = max(ends.max(initial=0), targets.max(initial=0) + 2)
-        if self._packets.read[:end].all():
+        if self.packets.read[:end].all():
             return
         if self._headers is None:
             self._headers = UnreadHeaders(
-                self._packets,
+                self.packets,
                 self.medium,
                 self.medium,
                 range_reader(self.medium.source),
@@ -197,7 +202,7 @@ class IndexedMedium:
     @property
     def addressable(self) -> bool:
         """Whether the packets are byte ranges of a file."""
-        return self._packets.offset is not None
+        return self.packets.offset is not None
 
     @property
     def is_spooled(self) -> bool:
@@ -205,48 +210,37 @@ class IndexedMedium:
         own = self.medium.source
         return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
-    @property
-    def packets(self) -> Packets:
-        """All packets of the medium, with the flags that were read so far."""
-        return self._packets
-
     def spooled(self, source: ByteSource) -> None:
         """Let later plans refer to a spool instead of the source.
 
         Args:
             source: The spool. It contains all packets one after the other.
         """
-        size = self._packets.size
+        size = self.packets.size
         if self._audio_source is None and self._source is not source:
             self._audio_source = self._source  # audio packets are still read from the source
         self._source = source
-        self._renew(replace(self._packets, offset=np.cumsum(size) - size))
+        self._renew(replace(self.packets, offset=np.cumsum(size) - size))
 
-    @property
-    def audio_packets(self) -> AudioPackets | None:
-        """All audio packets. None if clips carry no audio, or if the medium has none."""
-        return self._audio_packets
-
-    def audio_spooled(self, source: ByteSource) -> None:
+    def audio_spooled(self, packets: AudioPackets, source: ByteSource) -> None:
         """Let later plans refer to a spool for the audio.
 
         Args:
+            packets: All audio packets.
             source: The spool. It contains all audio packets one after the other.
         """
-        assert self._audio_packets is not None  # a medium without audio packets has no spool for them
-        size = self._audio_packets.size
-        self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
+        self.audio_packets = replace(packets, offset=np.cumsum(packets.size) - packets.size)
         self._audio_source = source
 
     def _renew(self, packets: Packets) -> None:
-        if packets is not self._packets:
-            self._packets = packets
+        if packets is not self.packets:
+            self.packets = packets
             self._shows_damage |= bool((packets.flags & DAMAGED).any())
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the MD5 hash of each wanted frame, None for padding. If the index has no hashes, return None alone."""
-        hashes = self._packets.md5
+        hashes = self.packets.md5
         if hashes is None:
             return None
         real = frames != PAD
@@ -286,10 +280,18 @@ class OpenMedia:
         return self.of(media_id).timeline
 
 
-def timeline(index: Index, media_id: str) -> Timeline:
-    """Return the times of a medium's frames, damaged frames included. The source is not read."""
-    video = index.video(media_id)
-    return _timeline(video, _planner(video, index.packets(media_id), keep_damaged=True))
+def timelines(index: Index) -> Callable[[str], Timeline]:
+    """Return a function that takes a media_id and returns the times of the medium's frames, damaged frames included.
+
+    The sources are not read.
+    """
+
+    @functools.lru_cache(KEPT_OPEN)
+    def timeline(media_id: str) -> Timeline:
+        video = index.video(media_id)
+        return _timeline(video, _planner(video, index.packets(media_id), keep_damaged=True))
+
+    return timeline
 
 
 def _planner(video: Row, packets: Packets, *, keep_damaged: bool) -> Planner:

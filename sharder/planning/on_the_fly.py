@@ -27,7 +27,7 @@ from framedex.indexer.parts.index import Index
 from framedex.records.clip import PAD, Failure
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import AudioOptions, Clip, ViewsOfClips, WantedClip
-from framedex.sharder.clips.clip_source import FRAME_FIELDS, ClipSource
+from framedex.sharder.clips.clip_source import FRAME_FIELDS, ClipSource, frame_field
 from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
 from framedex.sharder.planning.steps import missed_clip, plan_clip, wanted_clip
@@ -252,10 +252,7 @@ class ClipPlans(ClipSource):
             try:
                 return medium.clip(wanted)
             except (PolicyError, StaleError) as error:
-                where = f"clip {wanted.clip_id} of {medium.medium.name}" + (f": {error.where}" if error.where else "")
-                raise type(error)(
-                    error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy
-                ) from error
+                raise error.inside(f"clip {wanted.clip_id} of {medium.medium.name}") from error
 
     def _clips(self, unit: int) -> list[UnitClip]:
         """Return those clips of a unit in epoch 0 that can be planned."""
@@ -311,9 +308,8 @@ class ClipPlans(ClipSource):
         with self._lock:
             clips = self._sampled()
             if name in FRAME_FIELDS:
-                nearest = np.fmin if name == "begin_seconds" else np.fmax
-                seconds = [nearest.reduce(self._seconds(clip), initial=np.nan) for clip in clips]
-                return pa.chunked_array([pa.array(seconds, pa.float64(), from_pandas=True)])
+                seconds = pa.array([self._seconds(clip) for clip in clips], pa.list_(pa.float64()))
+                return frame_field(name, pa.chunked_array([seconds]))
             texts: list[str | None] = [
                 wanted_clip(clip).clip_id if name == "clip_id" else getattr(clip.multiview, name, None)
                 for clip in clips

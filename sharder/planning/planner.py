@@ -13,8 +13,10 @@ from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer import timeline
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.reach import Reach
-from framedex.records.clip import PAD, Recipe
+from framedex.records.clip import PAD, PlannedRecipe
 from framedex.sharder.clips.clip import coalesce
+
+NO_TINY_FILE = "the clip cannot be cut into a tiny file, because"
 
 
 class Planner:
@@ -63,7 +65,7 @@ class Planner:
             )
         return self._order[frames]
 
-    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
+    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> PlannedRecipe:
         """Return the recipe of a clip.
 
         Args:
@@ -105,9 +107,12 @@ class Planner:
             raise ValueError("the plan needs packets whose flags were not read")  # see UnreadHeaders
         kept, run = self._reach.needed(targets, run_begin, run_end)
         if one_stream:
-            self._check_places(kept)
-            if not len(damaged):
-                self._check_between(kept)
+            flags = self._packets.flags[kept]
+            if self._hidden_unordered and (flags & timeline.HIDDEN).any():
+                hidden = "pictures that an edit list hides, and it is not known when a decoder outputs them"
+                raise _uncuttable(f"the clip needs {hidden}", kept)
+            if not len(damaged) and (flags & timeline.DAMAGED).any():
+                raise _uncuttable(f"{NO_TINY_FILE} a damaged GOP lies between its frames", kept)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
         first = np.flatnonzero(~self._reach.continues[kept])  # index in `kept` of each picture's first packet
         pictures, picture_run = kept[first], run[first]
@@ -118,7 +123,7 @@ class Planner:
         paths, crc32 = self._packets.path, self._packets.crc32
         alone = np.arange(len(kept)) if crc32 is not None else np.searchsorted(run, np.arange(len(run_begin)))
         range_offset, range_length = coalesce(offset, size, alone)
-        return Recipe(
+        return PlannedRecipe(
             packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
             range_offset=range_offset,
@@ -135,24 +140,6 @@ class Planner:
             packet_start=((self._packets.flags[pictures] & (timeline.CLOSED | timeline.RESET)) == timeline.CLOSED)
             & (self._packets.state[pictures] == 0),
         )
-
-    def _check_places(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError if it is not known in which order a decoder outputs the pictures of these packets."""
-        if self._hidden_unordered and (self._packets.flags[kept] & timeline.HIDDEN).any():
-            raise UncuttableError(
-                "the clip needs pictures that an edit list hides, and it is not known when a decoder outputs them",
-                found=f"packets {int(kept[0])} to {int(kept[-1])}",
-                remedy="pass --pack images",
-            )
-
-    def _check_between(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError if any of these packets is damaged. The wanted frames themselves are undamaged."""
-        if (self._packets.flags[kept] & timeline.DAMAGED).any():
-            raise UncuttableError(
-                "the clip cannot be cut into a tiny file, because a damaged GOP lies between its frames",
-                found=f"packets {int(kept[0])} to {int(kept[-1])}",
-                remedy="pass --pack images",
-            )
 
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first and the last packet of each run that `plan` would make with `one_stream`.
@@ -188,11 +175,8 @@ class Planner:
         begin[0] = self._reach.starts[first]
         inside = self._reach.starts[(self._reach.starts > begin[0]) & (self._reach.starts <= end[-1])]
         if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & timeline.RESET).any():
-            raise UncuttableError(
-                "the clip cannot be cut into a tiny file, because no single decoder session gives its frames",
-                found=f"packets {int(begin[0])} to {int(end[-1])}",
-                remedy="pass --pack images",
-            )
+            what = f"{NO_TINY_FILE} no single decoder session gives its frames"
+            raise _uncuttable(what, np.array([begin[0], end[-1]]))
         return begin, end
 
     def _leaves_undecodable(self, start: int, end: int) -> bool:
@@ -212,3 +196,7 @@ class Planner:
         return bool(
             ((flags & (timeline.LEADING | timeline.NON_REFERENCE | timeline.SKIPPED)) == timeline.LEADING).any()
         )
+
+
+def _uncuttable(what: str, packets: NDArray[np.int64]) -> UncuttableError:
+    return UncuttableError(what, found=f"packets {packets[0]} to {packets[-1]}", remedy="pass --pack images")

@@ -27,12 +27,20 @@ from numpy.typing import NDArray
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.execution.engine import Outcome
-from framedex.files.outputs import ASIDE, fingerprint
+from framedex.files.outputs import fingerprint
 from framedex.indexer.containers import demux_packets, open_container
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
-from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, WantedClip, internal_failure, stale
-from framedex.sharder.clips.samples import Step
+from framedex.sharder.clips.clip import (
+    CONTENT_ALONE,
+    ByteSource,
+    Medium,
+    PlannedClip,
+    WantedClip,
+    internal_failure,
+    stale,
+)
+from framedex.sharder.clips.samples import PlannedStep
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia
 from framedex.sharder.planning.units import Unit, UnitClip, Units
 from framedex.sharder.policies.policy import Policy
@@ -40,6 +48,7 @@ from framedex.sharder.policies.sampling import Choose, Missed
 from framedex.sharder.reading import local_copy
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver, frames_of
 from framedex.sharder.selection.mentions import Mention
+from framedex.storage.reader import ASIDE
 
 MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; only a single spool may exceed it
 
@@ -85,7 +94,8 @@ class Spools:
             medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
         if audio is not None and audio.offset is None:
             assert facts.audio_stream_index is not None  # the medium has audio packets
-            medium.audio_spooled(self._spool(f"{facts.media_id}-audio", facts, facts.audio_stream_index, audio.size))
+            name = f"{facts.media_id}-audio"
+            medium.audio_spooled(audio, self._spool(name, facts, facts.audio_stream_index, audio.size))
 
     def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
         """Return the spool of a stream. The spool is written if it does not exist."""
@@ -133,30 +143,28 @@ def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> B
                 raise stale(medium.path, f"{number} packets, then {error}") from error
         if number != len(size):
             raise stale(medium.path, f"{number} packets, not {len(size)}")
-    return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=_mark(path))
-
-
-def _mark(path: Path) -> str:
     with open(path, "rb") as file:
-        return fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)
+        mark = fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)
+    return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=mark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """An item of a plan: a wanted clip, or the failure of a clip that cannot be made.
+    """A wanted clip that is to be planned.
 
     Attributes:
-        medium: The medium of the clip. None if the medium is not known.
-        wanted: The wanted clip, or the failure.
+        medium: The medium of the clip.
+        wanted: The wanted clip.
         done: Progress of the plan after this item, in steps of the progress bar.
     """
 
-    medium: IndexedMedium | None
-    wanted: WantedClip | Failure
+    medium: IndexedMedium
+    wanted: WantedClip
     done: int
 
 
-ReadGroup = list[PlanItem]  # items whose packet headers are read in one pass per medium
+# Items whose packet headers are read in one pass per medium. A clip that cannot be made is a step with its failure.
+ReadGroup = list[PlanItem | PlannedStep]
 
 
 def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
@@ -167,7 +175,7 @@ def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
         done = max(0, done - len(group))
 
 
-def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Step]:
+def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[PlannedStep]:
     """Plan the items of groups, and yield a step with the planned clip or the failure for each item.
 
     Args:
@@ -177,17 +185,17 @@ def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Step]:
     for group in groups:
         broken = _prepare(group)
         for item in group:
-            outcome: Clip | Failure
-            if isinstance(item.wanted, Failure):
-                outcome = item.wanted
-            else:
-                assert item.medium is not None  # a wanted clip always has a medium
-                medium = item.medium.medium
-                if medium.media_id in broken:
-                    outcome = internal_failure(item.wanted.clip_id, medium.name, broken[medium.media_id])
-                else:
-                    outcome = plan_clip(item.medium, item.wanted, spools)
-            yield Step(outcome=outcome, done=item.done)
+            if isinstance(item, PlannedStep):
+                yield item
+                continue
+            medium, wanted = item.medium.medium, item.wanted
+            error = broken.get(medium.media_id)
+            yield PlannedStep(
+                outcome=plan_clip(item.medium, wanted, spools)
+                if error is None
+                else internal_failure(wanted.clip_id, medium.name, error),
+                done=item.done,
+            )
 
 
 def _prepare(group: ReadGroup) -> dict[str, Exception]:
@@ -199,7 +207,7 @@ def _prepare(group: ReadGroup) -> dict[str, Exception]:
     broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
     for item in group:
-        if item.medium is not None and isinstance(item.wanted, WantedClip):
+        if isinstance(item, PlanItem):
             together.setdefault(item.medium.medium.media_id, (item.medium, []))[1].append(item.wanted)
     for medium, clips in together.values():
         if len(clips) > 1:
@@ -241,7 +249,7 @@ def lost_clip(outcome: Outcome[Any, Any], clip_id: str, uri: str | None) -> Fail
     return Failure(clip_id=clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
 
 
-def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
+def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> PlannedClip | Failure:
     """Plan a clip. Return the planned clip, or a failure if it cannot be planned.
 
     Args:
@@ -318,7 +326,7 @@ class PolicyPiece:
                 found.append(PlanItem(medium=medium, wanted=wanted_clip(clip), done=self.number))
             for mention, missed in sampling.missed:
                 uri = unit.stray_uri or open_medium(mention.media_id).medium.name
-                found.append(PlanItem(medium=None, wanted=missed_clip(uri, mention, missed), done=self.number))
+                found.append(PlannedStep(outcome=missed_clip(uri, mention, missed), done=self.number))
         return found
 
     def alone(self) -> list[Piece]:
@@ -347,17 +355,11 @@ class ExplicitPiece:
         return len(self.requests)
 
     def items(self, media: OpenMedia) -> ReadGroup:
-        found = [self._find(identity, request, media) for identity, request in self.requests]
-        return [
-            PlanItem(medium=medium, wanted=item, done=done) for done, (medium, item) in enumerate(found, self.number)
-        ]
+        return [self._find(*request, media, done) for done, request in enumerate(self.requests, self.number)]
 
-    def _find(
-        self, identity: str | None, request: ExplicitClip, media: OpenMedia
-    ) -> tuple[IndexedMedium | None, WantedClip | Failure]:
-        """Return the medium of a request, and the wanted clip, or a failure if its frames are not available."""
-        line = f"line {request.line}"
-        medium: IndexedMedium | None = None
+    def _find(self, identity: str | None, request: ExplicitClip, media: OpenMedia, done: int) -> PlanItem | PlannedStep:
+        """Return the wanted clip of a request with its medium, or a failure if its frames are not available."""
+        line, clip_id = f"line {request.line}", request.clip_id
         try:
             if identity is None:
                 stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
@@ -366,10 +368,10 @@ class ExplicitPiece:
             medium = media.of(identity)
             frames, mask = frames_of(request, medium.timeline, self.choose, self.outside)
         except PolicyError as error:
-            return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
-        return medium, WantedClip(
-            clip_id=request.clip_id, frames=frames, mask=mask, columns=request.columns, asked_in=line
-        )
+            failure = Failure(clip_id=clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
+            return PlannedStep(outcome=failure, done=done)
+        wanted = WantedClip(clip_id=clip_id, frames=frames, mask=mask, columns=request.columns, asked_in=line)
+        return PlanItem(medium=medium, wanted=wanted, done=done)
 
     def alone(self) -> list[Piece]:
         return [

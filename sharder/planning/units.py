@@ -106,11 +106,8 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
         if view is not None and view not in names:
             continue
         if group is None or view is None:
-            empty = (
-                views.view
-                if group is not None
-                else next(name for name in views.group if not _is_there(columns, name, row))
-            )
+            needed = (views.view,) if group is not None else views.group
+            empty = next(name for name in needed if columns[name][row].as_py() is None)
             strays.append((row, f"the column {empty!r} is empty"))
             continue
         first.setdefault(group, row)
@@ -135,10 +132,6 @@ def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
         return _texts(columns, names[0])
     rows = zip(*(_texts(columns, name) for name in names), strict=True)
     return [None if None in row else orjson.dumps(row).decode() for row in rows]
-
-
-def _is_there(columns: pa.Table, name: str, row: int) -> bool:
-    return columns[name][row].as_py() is not None
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
@@ -286,14 +279,13 @@ class Unit:
 
     def views(self, timeline_of: TimelineOf) -> dict[str, SceneView | str]:
         """Return the views of the scene by name. If a view is not valid, the value is a text with the reason."""
-        given: dict[str, SceneView | str] = {}
-        for view, row in {} if self.scene is None else self.scene.rows.items():
-            if isinstance(row, str):
-                given[view] = row
-            else:
-                mention = self.mentions[row]
-                given[view] = SceneView(timeline=timeline_of(mention.media_id), row=mention.columns)
-        return given
+        mentions = self.mentions
+        return {
+            view: row
+            if isinstance(row, str)
+            else SceneView(timeline=timeline_of(mentions[row].media_id), row=mentions[row].columns)
+            for view, row in ({} if self.scene is None else self.scene.rows).items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +334,7 @@ class Units:
             return Unit(mentions=mentions)
         if unit >= len(self.scenes.scenes):
             row, message = self.scenes.strays[unit - len(self.scenes.scenes)]
-            facts = self.table.fact(row)
+            [facts] = self.table.facts.slice(row, 1).to_pylist() or [{}]
             uri = medium_name(facts["uri"], facts["member"]) if "member" in facts else None
             return Unit(mentions=mentions, stray=message, stray_uri=uri)
         return Unit(mentions=mentions, scene=self.scenes.scenes[unit], view_names=self.scenes.names)

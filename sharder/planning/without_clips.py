@@ -1,21 +1,15 @@
 """Search for media of an index from which a policy selects no clip."""
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 from framedex.indexer.parts.index import Index
-from framedex.sharder.planning.indexed_medium import KEPT_OPEN, timeline
-from framedex.sharder.planning.units import TimelineOf, units_of
+from framedex.sharder.planning.indexed_medium import timelines
+from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
 
 Row = dict[str, Any]
 NOTHING = "the policy wants no clip of this medium"
-
-
-def timelines(index: Index) -> TimelineOf:
-    """Return a function that takes a media_id and returns the timeline of the medium."""
-    return functools.lru_cache(KEPT_OPEN)(functools.partial(timeline, index))
 
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:

@@ -51,7 +51,6 @@ def at_rate(
     *,
     start: Fraction = Fraction(0),
     every: Fraction | None = None,
-    time_step: int = 1,
 ) -> WantedFrames:
     """Return the wanted times of consecutive clips in a span. Within a clip, times are 1 / fps seconds apart.
 
@@ -62,7 +61,6 @@ def at_rate(
         length: The number of wanted times per clip. If None, one clip has all times.
         start: The begin of the first clip, in seconds from the span's start.
         every: The number of seconds from the begin of a clip to the begin of the next clip. If None, `length` / `fps`.
-        time_step: The factor of `times` with the same name.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
@@ -72,7 +70,7 @@ def at_rate(
     else:
         apart = step * length if every is None else every / timeline.time_base
         clips = count_consecutive(begin, apart, step * (length - 1), span.end)
-    return times(span, (begin, apart, clips), [(Fraction(0), step, length)], time_step=time_step)
+    return times(span, (begin, apart, clips), [(Fraction(0), step, length)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ class FpsPolicy(FixedCountPolicy):
 
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.frames is not None:
-            return at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
+            return at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds)
         begin = span.start + self.start_seconds / timeline.time_base
         step = 1 / (self.fps * timeline.time_base)
         samples = max(0, math.ceil((span.end - begin) / step))
@@ -98,7 +96,7 @@ class FpsPolicy(FixedCountPolicy):
         frames = self.rounded(bounded)
         if samples and not span.is_empty and bounded != samples:
             _, step = spread_times(frames, max(Fraction(0), last_time(timeline, span) - begin), "ends")
-        return times(span, (begin, step, min(samples, 1)), [(Fraction(0), step, frames)], time_step=self.time_step)
+        return times(span, (begin, step, min(samples, 1)), [(Fraction(0), step, frames)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ class SegmentsPolicy(Policy):
         every = (self.every_seconds or Fraction(1)) / unit  # any value is right if there is only one clip
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        return times(span, (start, every, clips), pieces, time_step=self.time_step)
+        return times(span, (start, every, clips), pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +171,7 @@ class SecondsPolicy(Policy):
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
-        return times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
+        return times(span, (span.start, zero, 1), pieces)
 
 
 def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, every: int | None = None) -> WantedFrames:
@@ -309,9 +307,9 @@ class PerRowPolicy(Policy):
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.uniform is not None:
             by: By = "number" if self.by_number else "time"
-            return spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
+            return spread_evenly(timeline, span, self.uniform, by, "centres")
         if self.fps is not None:
-            return at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
+            return at_rate(timeline, span, self.fps, self.frames)
         return at_stride(span, self.stride or 1, self.frames)
 
 
@@ -353,9 +351,7 @@ class WindowsPolicy(Policy):
         if self.fps is None:
             return at_stride(span, self.stride or 1, self.frames, start=self.start or 0, every=self.step)
         start = self.start_seconds or Fraction(0)
-        return at_rate(
-            timeline, span, self.fps, self.frames, start=start, every=self.step_seconds, time_step=self.time_step
-        )
+        return at_rate(timeline, span, self.fps, self.frames, start=start, every=self.step_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,5 +394,5 @@ class AroundPolicy(Policy):
             wanted = numbers(span, (span.first, self.every, len(anchors)), self.frames)
         else:
             offsets = [seconds / timeline.time_base for seconds in self.seconds or ()]
-            wanted = times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)
+            wanted = times_from(span, timeline.pts[anchors], offsets)
         return self.clips_of(timeline, span, wanted, first, anchors=anchors)

@@ -7,7 +7,7 @@ tolerance, and pads.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -223,7 +223,8 @@ class Policy(Record):
 
     def _limited(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.Span:
         """Return the part of a span that is sampled: the first `max_seconds`, or the whole span."""
-        return span if self.max_seconds is None else sampling.beginning(timeline, span, self.max_seconds)
+        limited = span if self.max_seconds is None else sampling.beginning(timeline, span, self.max_seconds)
+        return replace(limited, time_step=self.time_step)
 
     def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
         """Return the clips of a span, numbered from `first`, as if the span were a video of its own."""

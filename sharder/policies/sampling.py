@@ -262,12 +262,14 @@ class Span:
         stop: The number after the last frame.
         start: The begin of the part's interval of time, in time base units, on the clock of pts.
         end: The end (exclusive) of that interval.
+        time_step: The factor by which the unit of wanted times is finer than these times require, for random shifts.
     """
 
     first: int
     stop: int
     start: Fraction
     end: Fraction
+    time_step: int = 1
 
     @property
     def is_empty(self) -> bool:
@@ -342,7 +344,7 @@ class WantedFrames:
 Piece = tuple[Fraction, Fraction, int]  # (first, step, count) of a series of times at equal distances
 
 
-def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int = 1) -> WantedFrames:
+def times(span: Span, starts: Piece, offsets: Sequence[Piece]) -> WantedFrames:
     """Return the wanted times of clips that begin at regular intervals. All times are in time base units.
 
     Args:
@@ -350,13 +352,12 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int
         starts: The series of the times at which clips begin.
         offsets: One or more series of distances from the begin of a clip. A clip wants the times of all these series,
             one series after the other.
-        time_step: The factor by which the unit of the places is finer than these times require, for random shifts.
 
     Raises:
         PolicyError: There are too many clips or frames.
     """
     _check_counts(starts[2], sum(count for _, _, count in offsets))
-    denominator = time_step * common_denominator(
+    denominator = span.time_step * common_denominator(
         [time for first, step, _ in (starts, *offsets) for time in (first, step)]
     )
     if all(count == 1 for _, _, count in offsets):  # for a list of many times, build one array instead of many
@@ -366,22 +367,19 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int
     return _wanted_times(span, _series(starts, denominator), joined, denominator)
 
 
-def times_from(
-    span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, time_step: int = 1
-) -> WantedFrames:
+def times_from(span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction]) -> WantedFrames:
     """Return the wanted times of clips that begin at given timestamps.
 
     Args:
         span: The span of the video that contains the available times.
         starts: int64 [clips], the timestamps at which clips begin.
         offsets: The distances of the wanted times from the begin of a clip, in time base units. They may be negative.
-        time_step: The factor of `times` with the same name.
 
     Raises:
         PolicyError: There are too many clips or frames.
     """
     _check_counts(len(starts), len(offsets))
-    denominator = time_step * common_denominator(offsets)
+    denominator = span.time_step * common_denominator(offsets)
     fits = int(np.abs(starts).max(initial=0)) * denominator < SAFE
     numerators = integers([int(offset * denominator) for offset in offsets])
     return _wanted_times(span, (starts if fits else starts.astype(object)) * denominator, numerators, denominator)

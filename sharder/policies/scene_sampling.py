@@ -199,7 +199,7 @@ def sample_scene(
 
 def views_of(policy: Policy) -> Views:
     """Return the `views` of a policy, which must not be None."""
-    assert policy.views is not None  # the callers checked this
+    assert policy.views is not None  # scenes are made only for a policy with `views`
     return policy.views
 
 

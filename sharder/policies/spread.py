@@ -64,7 +64,6 @@ def spread_evenly(
     spread: Spread,
     *,
     rounding: Rounding = "half_up",
-    time_step: int = 1,
 ) -> WantedFrames:
     """Return the wanted places of one clip that is spread evenly over a span, or no clip if the span is empty.
 
@@ -76,7 +75,6 @@ def spread_evenly(
         spread: The positions, as for `spread_numbers`. By time, `ends` spreads from the first frame's timestamp to the
             last frame's timestamp.
         rounding: The rounding of `spread_numbers`. Used only by number.
-        time_step: The factor of `times` with the same name.
     """
     if by == "number":
         frames = span.stop - span.first
@@ -88,7 +86,7 @@ def spread_evenly(
         begin, length = span.start, span.end - span.start
     first, step = spread_times(count, length, spread)
     starts = (span.start, Fraction(0), int(not span.is_empty))
-    return times(span, starts, [(begin - span.start + first, step, count)], time_step=time_step)
+    return times(span, starts, [(begin - span.start + first, step, count)])
 
 
 def last_time(timeline: Timeline, span: Span) -> Fraction:
@@ -118,7 +116,7 @@ def clips_by_number(
 
 
 def clips_by_time(
-    timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread, *, time_step: int = 1
+    timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread
 ) -> WantedFrames:
     """Return clips by time. Their beginnings are spread evenly over the times at which a whole clip can begin.
 
@@ -132,7 +130,6 @@ def clips_by_time(
         frames: The number of frames per clip.
         step: The time between successive frames of a clip, in time base units.
         spread: The positions, as for `spread_numbers`.
-        time_step: The factor of `times` with the same name.
     """
     length = step * (frames - 1)
     room = span.end - span.start - length
@@ -142,7 +139,7 @@ def clips_by_time(
         last = span.start if span.is_empty else last_time(timeline, span)
         room = max(Fraction(0), last - span.start - length)
     first, apart = spread_times(max(1, clips), room, spread)
-    return times(span, (span.start + first, apart, clips), [(Fraction(0), step, frames)], time_step=time_step)
+    return times(span, (span.start + first, apart, clips), [(Fraction(0), step, frames)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +245,12 @@ class UniformPolicy(FixedCountPolicy):
             samples = math.floor((span.end - span.start) * timeline.time_base * fps)
             frames = self.rounded(min(self.bounded(samples), span.stop - span.first))
         if self.clips is None:
-            by, step = self.by, self.time_step
-            return spread_evenly(timeline, span, frames, by, self.spread, rounding=rounding, time_step=step)
+            return spread_evenly(timeline, span, frames, self.by, self.spread, rounding=rounding)
         if self.stride is not None:
             offsets = range(0, self.stride * frames, self.stride)
             return clips_by_number(span, self.clips, offsets, self.spread, rounding=rounding)
         between = 1 / (fps * timeline.time_base)
-        return clips_by_time(timeline, span, self.clips, frames, between, self.spread, time_step=self.time_step)
+        return clips_by_time(timeline, span, self.clips, frames, between, self.spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +265,7 @@ class RandomPolicy(Policy):
     frames: Count = parameter("frames per clip")
     fps: Rate | None = parameter("samples per second (instead of stride)", None)
     stride: Count | None = parameter("difference between successive frame numbers (instead of fps)", None)
-    is_random = True
+    is_random, time_step = True, TIME_STEP
 
     def __post_init__(self) -> None:
         self.check_one_of("random needs either fps or stride", "fps", "stride")
@@ -286,11 +282,12 @@ class RandomPolicy(Policy):
         else:
             zero = Fraction(0)
             pieces = [(zero, 1 / (self.fps * timeline.time_base), self.frames)]
-            several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
+            several = times(span, (span.start, zero, self.clips), pieces)
         places = several.limit - several.low - int(several.offsets.max())  # number of places for begins of whole clips
         if places <= 0:
             return replace(several, starts=several.starts[: int(several.limit > several.low)])
         # Each range of a video has a separate random stream.
-        which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
+        is_whole = replace(span, time_step=1) == whole(timeline)
+        which = "start" if is_whole else f"start in frames {span.first} to {span.stop}"
         drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
         return replace(several, starts=below(drawn, places) + several.low)

@@ -222,6 +222,11 @@ class ExplicitClips:
         with open(path, "rb") as file:
             self.digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return the values of one of the user's columns, for all clips. This reads the file again."""
+        values = [request.columns.get(name) for request in self]
+        return pa.chunked_array([pa.array(values, self.user_schema.field(name).type)])
+
     def __len__(self) -> int:
         return self._count
 

@@ -133,27 +133,20 @@ class MentionTable:
     def __len__(self) -> int:
         return len(self.number)
 
-    def fact(self, mention: int) -> Row:
-        """Return a mention's row of `facts`, by column."""
-        rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
-        return rows[0] if rows else {}
-
-    def identity(self, mention: int) -> str:
-        """Return the id of a mention's medium."""
-        return str(self.media_id[mention].as_py())
-
-    def name(self, mention: int) -> str:
-        """Return the prefix of the names of a mention's clips."""
-        identity, number = self.identity(mention), int(self.number[mention])
-        return identity if number < 0 else f"{identity}-row{number}"
-
     def mentions(self, some: Sequence[int]) -> list[Mention]:
         """Return the mentions with the given numbers."""
-        chosen = self.columns.take(pa.array(some, pa.int64()))
-        rows = zip(some, chosen.drop_columns(list(KEPT_NAMES)).to_pylist(), chosen[FILE_ROW].to_pylist(), strict=True)
+        places = pa.array(some, pa.int64())
+        chosen, media = self.columns.take(places), self.media_id.take(places).to_pylist()
+        own, file_rows = chosen.drop_columns(list(KEPT_NAMES)).to_pylist(), chosen[FILE_ROW].to_pylist()
         return [
-            Mention(number=number, media_id=self.identity(number), name=self.name(number), columns=row, file_row=at)
-            for number, row, at in rows
+            Mention(
+                number=number,
+                media_id=identity,
+                name=identity if self.number[number] < 0 else f"{identity}-row{self.number[number]}",
+                columns=row,
+                file_row=at,
+            )
+            for number, identity, row, at in zip(some, media, own, file_rows, strict=True)
         ]
 
 

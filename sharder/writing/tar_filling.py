@@ -14,6 +14,7 @@ from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import TAR_END, Tar, sample_bytes
 from framedex.sharder.reading import SourceFiles
 
+SHARD_BYTES = 512_000_000
 RecipeOrFile = TypeVar("RecipeOrFile", Recipe, AudioRecipe | AudioFile)
 
 
@@ -26,8 +27,8 @@ class TarLayout:
         size_bytes: The maximum size of a tar in bytes. A clip that would exceed it goes into a new tar.
     """
 
-    prefix: str
-    size_bytes: int
+    prefix: str = "clips"
+    size_bytes: int = SHARD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,13 @@ class Copying:
     """A clip whose members are being copied.
 
     Attributes:
+        tar: The tar to which the members belong.
         wanted: The clip with byte ranges in the concatenated content of its members.
         members: The members of the clip's sample.
         packed: The clip with byte ranges in the tar.
     """
 
+    tar: Tar
     wanted: Clip
     members: Sequence[Member]
     packed: Clip
@@ -52,36 +55,30 @@ class TarFilling:
         folder: The folder of the tars.
         layout: The names and the maximum size of the tars.
         number: The number of the first tar.
+
+    Attributes:
+        tar: The tar that is being filled. None if no tar is begun.
+        copying: The clips that were added and are not settled yet.
     """
 
     def __init__(self, folder: Path, layout: TarLayout, *, number: int) -> None:
         self.number = number  # number of the current tar, or of the next one if no tar is begun
         self._folder, self._layout, self._sources = folder, layout, SourceFiles()
-        self._tar: Tar | None = None
-        self._copying: collections.deque[Copying] = collections.deque()
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether a tar is being filled."""
-        return self._tar is not None
-
-    @property
-    def waiting(self) -> int:
-        """The number of clips that were added and are not settled yet."""
-        return len(self._copying)
+        self.tar: Tar | None = None
+        self.copying: collections.deque[Copying] = collections.deque()
 
     def has_room(self, members: Sequence[Member]) -> bool:
         """Return whether a sample fits into the current tar. The first sample of a tar may have any size."""
-        if self._tar is None or not self._tar.samples:
+        if self.tar is None or not self.tar.samples:
             return True
-        return self._tar.size + sample_bytes(members) + len(TAR_END) <= self._layout.size_bytes
+        return self.tar.size + sample_bytes(members) + len(TAR_END) <= self._layout.size_bytes
 
     def add(self, key: str, clip: Clip, members: Sequence[Member]) -> None:
         """Start to copy a clip's members. Raises OSError."""
-        if self._tar is None:
-            self._tar = Tar(self._folder / f"{self._layout.prefix}-{self.number:06d}.tar", self._sources)
-        packed = _move_into_tar(clip, members, self._tar.add(key, members))
-        self._copying.append(Copying(wanted=clip, members=members, packed=packed))
+        if self.tar is None:
+            self.tar = Tar(self._folder / f"{self._layout.prefix}-{self.number:06d}.tar", self._sources)
+        packed = _move_into_tar(clip, members, self.tar.add(key, members))
+        self.copying.append(Copying(tar=self.tar, wanted=clip, members=members, packed=packed))
 
     def settle(self) -> Clip:
         """Wait until the earliest clip that is being copied is written, and return it with byte ranges in the tar.
@@ -90,14 +87,13 @@ class TarFilling:
             StaleError: A source of the clip is missing or changed. `drop` then returns this clip and all later ones.
             OSError: The tar cannot be written.
         """
-        assert self._tar is not None  # callers settle only while a clip is being copied
-        self._tar.settle()
-        return self._copying.popleft().packed
+        self.copying[0].tar.settle()
+        return self.copying.popleft().packed
 
     def drop(self) -> list[Copying]:
         """Forget all clips that were added and are not settled yet, and return them."""
-        dropped = list(self._copying)
-        self._copying.clear()
+        dropped = list(self.copying)
+        self.copying.clear()
         return dropped
 
     def take(self) -> Tar | None:
@@ -105,7 +101,7 @@ class TarFilling:
 
         If no tar is begun, or the tar has no samples, return None.
         """
-        tar, self._tar = self._tar, None
+        tar, self.tar = self.tar, None
         if tar is None or tar.samples:
             self.number += tar is not None
             return tar
@@ -114,8 +110,8 @@ class TarFilling:
 
     def abandon(self) -> None:
         """Delete the current tar, if any."""
-        if self._tar is not None:
-            self._tar.abandon()
+        if self.tar is not None:
+            self.tar.abandon()
 
 
 def _move_into_tar(clip: Clip, members: Sequence[Member], offsets: Sequence[int]) -> Clip:

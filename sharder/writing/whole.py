@@ -130,21 +130,18 @@ class Rows:
         self._schema = schema
         self._tables: list[pa.Table] = []
         self._single: list[Row] = []
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._tables)) + len(self._single)
 
     def append(self, row: Row) -> None:
         """Add a row, given as a dict from column names to values. Missing columns are null."""
         self._single.append(row)
-        self._count += 1
 
     def extend(self, table: pa.Table) -> None:
         """Add the rows of a table that has the same schema."""
         self._convert()
         self._tables.append(table)
-        self._count += len(table)
 
     def table(self) -> pa.Table:
         """Return all rows as a table in which each column is one chunk."""

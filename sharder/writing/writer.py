@@ -49,9 +49,8 @@ FAILURES_PER_CHECKPOINT = 65_536
 # after an interruption.
 MAX_ITEMS_A_TAR = 65_536
 KEY_DIGITS = 9
-COPIES_IN_FLIGHT = (
-    4  # number of clips that are copied in the background at a time, so that the copying thread is always busy
-)
+COPIES_IN_FLIGHT = 4  # number of clips that are copied in the background, so that the copying thread is always busy
+DEFAULT_TARS = TarLayout()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,11 +138,6 @@ class Progress:
         return [name for part in parts for name in read_all(part, ["media_id"])["media_id"].to_pylist()]
 
     @property
-    def items(self) -> int:
-        """The number of items (clips and failures) in all checkpoints."""
-        return sum(checkpoint.items for checkpoint in self.checkpoints)
-
-    @property
     def clips(self) -> int:
         """The number of clips in all checkpoints."""
         return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
@@ -208,7 +202,7 @@ class DatasetWriter:
             unfinished dataset of another job, OutputError is raised, unless `overwrite` is True.
         user_schema: The schema of the user's columns of `clips`.
         overwrite: Whether a dataset at `out` may be replaced.
-        tars: The names and the maximum size of the tars. None if clips are not packed.
+        tars: The names and the maximum size of the tars, for clips with members.
         on_tar: A function that is called in the background with the path of each tar, after the line of its checkpoint
             is written.
 
@@ -223,7 +217,7 @@ class DatasetWriter:
         job: Row,
         user_schema: pa.Schema,
         overwrite: bool,
-        tars: TarLayout | None = None,
+        tars: TarLayout = DEFAULT_TARS,
         on_tar: Callable[[Path], None] | None = None,
     ) -> None:
         self.folder = unfinished_of(out)
@@ -231,7 +225,6 @@ class DatasetWriter:
         self._job, self._layout = job, tars
         self._schema = pa.unify_schemas([CLIPS, user_schema])
         self._progress = Progress(self.folder, on_tar)
-        self._filling: TarFilling | None = None
         self._media_rows: dict[str, int] = {}
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
@@ -247,14 +240,12 @@ class DatasetWriter:
             except OSError as error:
                 raise OutputError("the output folder cannot be written", where=str(self.folder), found=error) from error
             self._held = stack.pop_all()
-        if self._layout is not None:
-            self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
-        self.done = self._progress.items
+        self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
+        self.done = sum(checkpoint.items for checkpoint in self._progress.checkpoints)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._filling is not None:
-            self._filling.abandon()  # done first, because it frees disk space for the last checkpoint
+        self._filling.abandon()  # done first, because it frees disk space for the last checkpoint
         self._progress.close()
         self._held.close()
         if self.folder.exists() and (not self._progress.checkpoints or isinstance(error, NoClipsError)):
@@ -279,15 +270,13 @@ class DatasetWriter:
             self.settle()
             self._take(clip, None)
             return
-        assert self._filling is not None  # clips have members only if they are packed into tars
         self.settle(COPIES_IN_FLIGHT - 1)
-        if self._current.items + self._filling.waiting >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
+        if self._current.items + len(self._filling.copying) >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
             self.settle()
-        if not self._filling.has_room(
-            members
-        ):  # asked again, because there is room if a stale clip was dropped from the tar
+        # Asked again, because there is room if a stale clip was dropped from the tar.
+        if not self._filling.has_room(members):
             self._checkpoint()
-        number = self._progress.clips + len(self._tables.clips) + self._filling.waiting
+        number = self._progress.clips + len(self._tables.clips) + len(self._filling.copying)
         self._filling.add(f"{number:0{KEY_DIGITS}d}", clip, members)
 
     def add_planned(self, planned: PlannedRows) -> None:
@@ -335,7 +324,7 @@ class DatasetWriter:
 
     def settle(self, left: int = 0) -> None:
         """Wait until the members of at most `left` clips are still being copied. Raises OSError."""
-        while self._filling is not None and self._filling.waiting > left:
+        while len(self._filling.copying) > left:
             try:
                 packed = self._filling.settle()
             except StaleError as error:
@@ -365,7 +354,7 @@ class DatasetWriter:
         self._checkpoint_if_due()
 
     def _checkpoint_if_due(self) -> None:
-        if self._filling is not None and self._filling.is_begun:
+        if self._filling.tar is not None:
             due = self._current.items >= MAX_ITEMS_A_TAR
         else:
             due = len(self._tables.clips) >= CLIPS_PER_PART or len(self._current.failures) >= FAILURES_PER_CHECKPOINT
@@ -377,8 +366,7 @@ class DatasetWriter:
         if not self._current.items:
             return
         self._progress.wait()
-        tar = None if self._filling is None else self._filling.take()
-        self._progress.complete(self._current, self._tables, tar)
+        self._progress.complete(self._current, self._tables, self._filling.take())
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
     def check_clips(self, index: Index) -> None:

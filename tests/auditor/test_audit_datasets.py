@@ -116,6 +116,24 @@ def test_copies_whose_parts_have_the_same_labels_are_labelled_alike(medium: Medi
     assert "labels_of_copies" not in found(shard_clips(tmp_path / "INDEX", tmp_path / "ALIKE", clips))
     finding = found(shard_clips(tmp_path / "INDEX", tmp_path / "UNLIKE", clips[:3]))["labels_of_copies"]
     assert (finding["count"], finding["examples"][0]["labels"]) == (1, "jump, run")
+    assert (finding["examples"][0]["uri"], finding["examples"][0]["others"]) == ("a.mp4", "b.mp4")
+
+
+def test_both_files_of_a_leak_are_named(medium: Medium, tmp_path: Path) -> None:
+    """A table names long files by their ends, which differ."""
+    (tmp_path / "videos").mkdir()
+    names = [f"{'a long name of a recording ' * 4}{number}.mp4" for number in range(2)]
+    for name in names:
+        shutil.copy(medium("h264_default.mp4"), tmp_path / "videos" / name)
+    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
+    clips = [{"uri": name, "frames": [1], "split": split} for name, split in zip(names, ("train", "val"), strict=True)]
+    dataset = shard_clips(tmp_path / "INDEX", tmp_path / "DS", clips)
+    (example,) = found(dataset)["leaked_videos"]["examples"]
+    assert [example["uri"], example["others"]] == names
+    for place, check in ((dataset, "leaked_videos"), (tmp_path / "INDEX", "copies")):
+        text = run("audit", place, "--check", check).output
+        assert "recording 0.mp4" in text
+        assert "recording 1.mp4" in text
 
 
 def test_sequences_of_one_tar_are_no_copies_of_each_other(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> N
 @pytest.mark.parametrize(
     ("low", "high", "text"),
     [
-        (25, 25, "25 fps"), (24.9, 25, "25 fps"), (14.9254, 30.303, "14.9–30.3 fps"), (500, 1000, "500–1000 fps"),
-        (0.1, 120, "0.1–120 fps"), (999.7, 1e6, "1000–1000000 fps"), (29.97, 29.97, "30 fps"),
+        (25, 25, "25 fps"), (24.9, 25, "25 fps"), (14.9254, 30.303, "14.9–30.3 fps"), (500, 1000, "500–1,000 fps"),
+        (0.1, 120, "0.1–120 fps"), (999.7, 1e6, "1,000–1,000,000 fps"), (29.97, 29.97, "30 fps"),
     ],
 )  # fmt: skip
 def test_rates_are_a_number_or_a_range(low: float, high: float, text: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from framedex.files.csv_tables import CsvTable, read_csv
+from framedex.files.csv_tables import Rows, read_csv
 
 
-def read(text: str) -> CsvTable:
+def read(text: str) -> Rows:
     return read_csv(io.BytesIO(text.encode()), ["uri"])
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from framedex.indexer.facts import Row, rows_of
+from framedex.indexer.facts import rows_of
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs.existence import probe_media
+
+Row = dict[str, Any]
 
 
 def rows_found(found: Iterable[Any]) -> list[tuple[Row, Row]]:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from framedex.auditor.browser.server import LIMITS, bound
+from framedex.loader.contact_sheets.sheet import Thumbnails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,10 @@ class Client:
 
 
 @contextlib.contextmanager
-def served(
-    place: Path, *, port: int = 0, longest_side: int | None = None, memory_bytes: int = 1 << 32
-) -> Iterator[Client]:
+def served(place: Path, *, port: int = 0, memory_bytes: int = 1 << 32, **thumbnails: Any) -> Iterator[Client]:
     """Provide a client of a browser over an index or a dataset."""
     limits = replace(LIMITS, memory_bytes=memory_bytes)
-    with bound(place, port=port, longest_side=longest_side, limits=limits) as server:
+    with bound(place, Thumbnails(**thumbnails), port=port, limits=limits) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

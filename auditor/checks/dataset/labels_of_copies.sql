@@ -9,5 +9,6 @@ WITH labelled AS (
     WHERE c.label IS NOT NULL GROUP BY v.content, v.uri
 )
 SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri,
+    array_to_string(list_sort(list(uri))[2:4], ', ') AS others,
     array_to_string(list_sort(list_distinct(flatten(list(labels)))), ', ') AS labels, count(*) AS files
 FROM labelled GROUP BY content HAVING count(DISTINCT labels) > 1 ORDER BY files DESC, uri

@@ -6,8 +6,8 @@
 WITH repeated AS (
     SELECT hash(fingerprint) AS mark FROM videos WHERE size_bytes > 0 GROUP BY mark HAVING count(*) > 1
 )
-SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
-    array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
+SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri,
+    array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others, count(DISTINCT uri) AS files
 FROM videos SEMI JOIN repeated ON hash(fingerprint) = mark
 WHERE fingerprint NOT LIKE 'modified %' AND (kind = 'video' OR container IS DISTINCT FROM 'files')
 GROUP BY fingerprint HAVING count(DISTINCT uri) > 1

@@ -6,9 +6,9 @@
 WITH repeated AS (
     SELECT hash(first_packets) AS mark FROM videos WHERE status = 'ok' GROUP BY mark HAVING count(*) > 1
 )
-SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
-    round(min(duration_seconds), 2) AS least_seconds, round(max(duration_seconds), 2) AS greatest_seconds,
-    array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
+SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri,
+    array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others, count(DISTINCT uri) AS files,
+    round(min(duration_seconds), 2) AS least_seconds, round(max(duration_seconds), 2) AS greatest_seconds
 FROM videos SEMI JOIN repeated ON hash(first_packets) = mark
 WHERE status = 'ok' AND first_packets IS NOT NULL
 GROUP BY first_packets, codec, width, height

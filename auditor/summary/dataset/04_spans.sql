@@ -1,4 +1,4 @@
--- Time between the first and the last frame of a clip, in seconds
+-- Seconds from a clip's first frame to its last
 SELECT clips, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

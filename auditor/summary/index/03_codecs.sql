@@ -1,3 +1,3 @@
 -- Codecs and containers
-SELECT codec, container, pixel_format, bits, count(*) AS media, round(coalesce(sum(duration_seconds) FILTER (WHERE kind = 'video'), 0) / 3600, 4) AS hours
+SELECT codec, container, pixel_format, bits, count(*) AS media, round(coalesce(sum(duration_seconds) FILTER (WHERE kind = 'video'), 0) / 3600, 9) AS hours
 FROM videos WHERE status = 'ok' GROUP BY ALL ORDER BY media DESC, codec, container, pixel_format

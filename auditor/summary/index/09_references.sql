@@ -1,4 +1,4 @@
--- Share of non-reference packets, in media whose packets were all read
+-- Share of non-reference packets, if all were read
 SELECT media, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

@@ -104,7 +104,46 @@ def test_the_canvas_shows_the_pixels_of_the_dataset(browser: chromium.Browser, c
         shown = np.array(page.evaluate(PIXELS), np.uint8).reshape(144, 176, 4)
         assert np.array_equal(shown[..., :3], clips[3]["frames"][1])
         assert (shown[..., 3] == 255).all()
-        assert "frame #7 · 0.280 s" in page.evaluate("document.getElementById('now').textContent")
+        assert "frame 2 of 3 · #7 · 0.280 s" in page.evaluate("document.getElementById('now').textContent")
+
+
+def test_fit_enlarges_small_pictures_and_keeps_their_proportions(browser: chromium.Browser, client: Client) -> None:
+    with browser.page(client.address.url, width=1400, height=1000) as page:
+        page.wait(f"{CARDS} === 24")
+        open_clip(page, 3)
+        box = "document.getElementById('canvas').getBoundingClientRect()"
+        width, height = page.evaluate(f"[{box}.width, {box}.height]")
+        assert (round(height), round(width)) == (500, round(500 * 176 / 144)), "half of the window's height"
+        click(page, "fit")
+        assert page.evaluate(f"[{box}.width, {box}.height]") == [176, 144]
+        click(page, "fit")
+        page.resize(400, 800)
+        assert page.evaluate(f"{box}.right <= 400 && {box}.width > 300")
+
+
+def test_texts_of_cards_are_whole_and_the_fold_shows_severities(browser: chromium.Browser, client: Client) -> None:
+    with browser.page(client.address.url, width=400) as page:
+        page.wait(f"{POSTERS} > 3")
+        texts = "[...document.querySelectorAll('.card b, .card span')]"
+        assert page.evaluate(f"{texts}.every((text) => text.scrollWidth <= text.clientWidth)")
+        assert page.evaluate("document.querySelector('.card b').textContent") == "h264_default.mp4"
+        page.wait("document.getElementById('findings-state').textContent.includes('found nothing')")
+        counts = page.evaluate("document.querySelector('#audit > summary').textContent")
+        shown = page.evaluate(
+            "['error', 'warning', 'note'].map((name) => document.querySelectorAll(`#findings .mark-${name}`).length)"
+        )
+        for mark, name, count in zip("✕▲●", ("error", "warning", "note"), shown, strict=True):
+            assert (f"{mark} {count} {name}" in counts) == (count > 0), counts
+
+
+def test_the_header_has_two_columns_on_a_wide_window(browser: chromium.Browser, client: Client) -> None:
+    with browser.page(client.address.url, width=1400) as page:
+        lefts = "[...document.querySelectorAll('body > header > div')].map((part) => part.getBoundingClientRect().left)"
+        first, second = page.evaluate(lefts)
+        assert first < 100
+        assert 600 < second < 800
+        page.resize(400, 800)
+        assert len(set(page.evaluate(lefts))) == 1
 
 
 def test_a_clip_plays_in_its_own_time_and_padding_is_marked(browser: chromium.Browser, client: Client) -> None:

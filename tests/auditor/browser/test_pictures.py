@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ from PIL import Image
 
 from framedex import ClipDataset, Index
 from framedex.auditor.browser import shown
+from tests.indexer.runs.test_without_video import write_sound
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 from tests.support.served import Client, served
 from tests.support.sounding_media import MEDIA, make
+from tests.support.turned import turned_video, widened_video
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +120,30 @@ def test_a_medium_of_an_index_shows_frames_spread_over_it(index_client: Client) 
     assert len(numbers) == shown.SPREAD
     assert [read_barcode(picture(index_client, key=key, place=place)) for place in range(shown.SPREAD)] == numbers
     assert told["count"] == 50
+
+
+def test_the_panel_of_a_medium_has_its_rate_rotation_and_pixel_shape(
+    medium: Callable[[str], Path], tmp_path: Path
+) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    shutil.copy(medium("h264_default.mp4"), videos / "café.mp4")
+    turned_video(medium("h264_default.mp4"), videos / "turned.mp4", "quarter")
+    widened_video(medium("h264_vfr.mkv"), videos / "wide.mkv", "2/1")
+    write_sound(videos / "sound.mp4")
+    run("index", videos, "--out", tmp_path / "I")
+    names = ("rate", "rotation", "pixel shape")
+    with served(tmp_path / "I") as client:
+        told = {uri: client.get("item", key=key_of(client, uri)).json() for uri in os.listdir(videos)}
+        assert "4 media · 1 without video" in client.get("").content.decode()
+    facts = {uri: [dict(item["facts"]).get(name) for name in names] for uri, item in told.items()}
+    assert facts == {
+        "café.mp4": ["25 fps", "none", "square"],
+        "sound.mp4": [None, None, None],
+        "turned.mp4": ["25 fps", "90° clockwise", "square"],
+        "wide.mkv": ["16.53 fps on average, 10.1–50 fps", "none", "2 times as wide as high"],
+    }
+    assert told["sound.mp4"]["error"].startswith("without video: ")
 
 
 def test_a_medium_of_an_index_shows_consecutive_frames(index_client: Client) -> None:

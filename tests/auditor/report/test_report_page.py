@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 
+from framedex.auditor.findings import legible_table
 from tests.loader.contact_sheets.test_inspect import Node
 from tests.support.audit_reports import HOSTILE, Report, written
 from tests.support.audited import write_rows
@@ -81,6 +82,31 @@ def test_every_finding_has_its_meaning_remedy_examples_and_sql(report: Report) -
             assert said.replace("`", "") in article.text
         assert article.all("code")[-1].text == finding["sql"]
         assert len(article.all("tbody")[0].all("tr")) == len(finding["examples"])
+
+
+def test_findings_come_before_tables_and_totals_are_in_the_header(report: Report) -> None:
+    _, page, _ = report
+    sections = [node.attributes["id"] for node in page.all("section")]
+    assert sections == ["findings", "summary", "distributions", "timeline", "all"]
+    totals = dict(zip(*([node.text for node in page.all("header")[0].all(tag)] for tag in ("dt", "dd")), strict=True))
+    assert (totals["media"], totals["failed"]) == ("8", "1")
+    assert "refused" in totals
+    assert "without video" in totals
+
+
+def test_durations_are_in_the_unit_that_fits_and_tenths_are_words(index: Path, report: Report) -> None:
+    _, page, _ = report
+    (section,) = [node for node in page.all("section") if node.attributes["id"] == "summary"]
+    titles = [node.text for node in section.all("th")]
+    text = run("audit", index).output
+    for shown in (titles, re.split(r"  +|\n", text)):
+        assert {"duration", "1 in 10 below", "1 in 10 above"} <= set(shown)
+        assert not {"hours", "tenth", "nine tenths", "10 %"} & set(shown)
+    seconds = [node.text for node in section.all("td") if re.fullmatch(r"[\d.]+ s", node.text)]
+    assert seconds
+    assert all(each in text for each in seconds)
+    names, rows = legible_table(["codec", "hours"], [["h264", 1234.5], ["vp9", 0.0003], ["av1", None]])
+    assert (names, rows) == (["codec", "duration"], [["h264", "1,234 h"], ["vp9", "1.08 s"], ["av1", None]])
 
 
 def test_the_json_has_what_audit_json_has(index: Path, report: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from benchmarks.audit_data import write_index
 from framedex.execution.engine import Outcome
 from tests.loader.contact_sheets.test_inspect import Node
 from tests.support.audit_reports import Report, written
-from tests.support.datasets import run
-from tests.support.media import read_barcode
+from tests.support.datasets import run, shard_clips
+from tests.support.media import damage, read_barcode
 from tests.support.s3 import Bucket
 
 
@@ -123,6 +124,36 @@ def test_clips_that_do_not_decode_are_told_in_place_of_a_picture(dataset: Path, 
     page, facts = written(dataset, tmp_path / "r.html", "--root", tmp_path / "nowhere")
     assert not page.all("image")
     assert "not the file that was indexed" in facts["pictures"]["padded"]["reason"]
+
+
+def hurt(content: bytearray) -> bytearray:
+    """Change bytes of slices in the middle of a video."""
+    middle = len(content) // 2
+    content[middle : middle + 400] = bytes(byte ^ 0x5A for byte in content[middle : middle + 400])
+    return content
+
+
+def test_damage_that_is_met_while_drawing_is_a_finding(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    damage(medium("h264_open_gop.mp4"), videos / "hurt.mp4", hurt)
+    shutil.copy(medium("h264_open_gop.mp4"), videos / "whole.mp4")
+    index = tmp_path / "INDEX"
+    run("index", videos, "--out", index)
+    clips = [
+        {"uri": name, "frames": [*range(20, 40), *[-1] * 30], "clip_id": name} for name in ("hurt.mp4", "whole.mp4")
+    ]
+    for place, key in ((index, "media_id"), (shard_clips(index, tmp_path / "DS", clips), "clip_id")):
+        assert "damage_met" not in run("audit", place, "--json").output, "it needs pictures"
+        page, facts = written(place, tmp_path / f"{place.name}.html", "--fail-on", "error", code=3)
+        (met,) = [finding for finding in facts["findings"] if finding["check"] == "damage_met"]
+        (example,) = met["examples"]
+        assert (met["severity"], met["count"], example["uri"]) == ("error", 1, "hurt.mp4")
+        assert example["error_message"] == facts["pictures"][example[key]]["reason"]
+        (article,) = [node for node in page.all("article") if node.attributes["id"] == "check-damage_met"]
+        assert "hurt.mp4" in article.text
+        rows = run("audit", place, "--sql", met["sql"], "--format", "json").output
+        assert [row["uri"] for row in json.loads(rows)] == ["hurt.mp4"]
 
 
 def test_the_timeline_is_of_the_video_that_most_findings_name(report: Report) -> None:

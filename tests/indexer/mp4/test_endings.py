@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.mp4.boxes import ENDINGS, Read, TruncatedError, iter_boxes
+from framedex.indexer.mp4.boxes import ENDINGS, TruncatedError, iter_boxes
 from tests.support.media import Recipe, encode
 
 
-def reader(content: bytes) -> Read:
+def reader(content: bytes) -> Callable[[int, int], bytes]:
     return lambda offset, length: content[offset : offset + length]
 
 

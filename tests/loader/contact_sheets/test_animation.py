@@ -48,18 +48,18 @@ def inspector(index: Index, tmp_path_factory: pytest.TempPathFactory) -> sheet.I
         {"uri": "h264_default.mp4", "frames": [20, 5, 6, 8, -1], "clip_id": "jumping"},
     ]
     out = shard_clips(index.path, tmp_path_factory.mktemp("animated") / "D", clips)
-    return sheet.Inspector(out, longest_side=176)
+    return sheet.Inspector(out, sheet.Thumbnails(longest_side=176))
 
 
 def test_each_frame_is_shown_for_its_own_time(inspector: sheet.Inspector) -> None:
-    heading = inspector.heading(1)
+    heading = sheet.heading_of(inspector.dataset, 1)
     pictures, durations = opened(sheet_pictures.webp_sheet(heading, [inspector.show(0)], None))
     assert [shown_frame(picture, heading, 0) for picture in pictures] == [9, 12, 30]
     assert durations == [120, 720, sheet_pictures.REST_MS]
 
 
 def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: sheet.Inspector) -> None:
-    heading = inspector.heading(2)
+    heading = sheet.heading_of(inspector.dataset, 2)
     pictures, durations = opened(sheet_pictures.webp_sheet(heading, [inspector.show(0), inspector.show(1)], 2))
     first = [shown_frame(picture, heading, 0) for picture in pictures]
     second = [shown_frame(picture, heading, 1) for picture in pictures[:4]]
@@ -74,7 +74,9 @@ def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: sheet.Insp
 def test_no_place_is_left_out_however_dense_frames_are(inspector: sheet.Inspector) -> None:
     clip = inspector.show(0)
     dense = [replace(one, gap_seconds=None if number == 0 else 0.001) for number, one in enumerate(clip.frames * 5)]
-    pictures, durations = opened(sheet_pictures.webp_sheet(inspector.heading(1), [replace(clip, frames=dense)], None))
+    pictures, durations = opened(
+        sheet_pictures.webp_sheet(sheet.heading_of(inspector.dataset, 1), [replace(clip, frames=dense)], None)
+    )
     assert len(pictures) == 15
     assert durations[:-1] == [20] * 14
 
@@ -82,16 +84,18 @@ def test_no_place_is_left_out_however_dense_frames_are(inspector: sheet.Inspecto
 def test_clips_without_frames_and_no_clips_are_sheets(inspector: sheet.Inspector) -> None:
     clip = inspector.show(0)
     pictures, _ = opened(
-        sheet_pictures.webp_sheet(inspector.heading(1), [replace(clip, frames=[], error="x: gone\nmore")], None)
+        sheet_pictures.webp_sheet(
+            sheet.heading_of(inspector.dataset, 1), [replace(clip, frames=[], error="x: gone\nmore")], None
+        )
     )
     assert len(pictures) == 1
-    assert len(opened(sheet_pictures.webp_sheet(inspector.heading(0), [], None))[0]) == 1
+    assert len(opened(sheet_pictures.webp_sheet(sheet.heading_of(inspector.dataset, 0), [], None))[0]) == 1
 
 
 def test_an_animation_that_is_too_large_is_refused(inspector: sheet.Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sheet_pictures, "MAX_WEBP_PIXELS", 300_000)
     with pytest.raises(OutputError, match="too large for an animation"):
-        sheet_pictures.webp_sheet(inspector.heading(1), [inspector.show(0)], None)
+        sheet_pictures.webp_sheet(sheet.heading_of(inspector.dataset, 1), [inspector.show(0)], None)
 
 
 def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(

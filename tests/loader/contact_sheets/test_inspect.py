@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,11 +18,21 @@ from PIL import Image
 
 from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, html_sheet, waveform
-from framedex.loader.contact_sheets.sheet_pictures import GROUND, png_sheet, wrapped
+from framedex.loader.contact_sheets.sheet import (
+    Heading,
+    Inspector,
+    ShownClip,
+    ShownFrame,
+    Thumbnails,
+    html_sheet,
+    waveform,
+)
+from framedex.loader.contact_sheets.sheet_pictures import GROUND, cut_beginning, font, png_sheet, wrapped
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
+from tests.support.served import served
+from tests.support.turned import turned_video, widened_video
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style></title>&amp;'\x00\u202e\n"]
 VOID = {"meta", "img"}
@@ -110,7 +121,8 @@ def test_a_page_shows_every_frame_with_its_number_time_and_pixels(dataset: Path,
     assert len(articles) == len(clips) == 2
     for article, number in zip(articles, range(2), strict=True):
         clip = clips.clip(number)
-        assert article.all("h2")[0].text == clip.clip_id
+        assert article.all("h2")[0].text == clip.medium.uri, "a file's name says more than the hash of a clip's name"
+        assert article.all("p", "soft")[0].text == clip.clip_id
         figures = article.all("figure")
         assert len(figures) == len(clip.frames)
         for figure, frame, seconds, real in zip(figures, clip.frames, clip.seconds, clip.mask, strict=True):
@@ -162,7 +174,8 @@ def test_what_the_data_says_does_nothing(index: Index, tmp_path: Path) -> None:
     assert "script" not in tags
     assert not {name for node in page.all("") for name in node.attributes if name.startswith("on")}
     assert [len(page.all(tag)) for tag in ("img", "style", "title")] == [3, 1, 1]
-    assert [node.text for node in page.all("h2")] == [printable(text) for text in HOSTILE]
+    names = [article.all("p", "soft")[0].text for article in page.all("article")]
+    assert names == [printable(text) for text in HOSTILE]
     assert printable(HOSTILE[2]).endswith("'\\x00\\u202e\\n")
     run("inspect", dataset, "--sample", 3, "--out", tmp_path / "s.png")
 
@@ -208,11 +221,12 @@ def test_sheets_of_the_same_clips_are_equal(dataset: Path, tmp_path: Path) -> No
 
 def test_clips_come_in_the_order_asked_and_once(dataset: Path, tmp_path: Path) -> None:
     page = page_of(dataset, tmp_path / "s.html", "--clip", "phone", "--clip", "walk", "--clip", "phone")
-    assert [node.text for node in page.all("h2")] == ["phone", "walk"]
+    assert [node.text for node in page.all("h2")] == ["h264_vfr.mkv", "h264_default.mp4"]
+    assert [node.text for node in page.all("nav")[0].all("li")] == ["h264_vfr.mkv phone", "h264_default.mp4 walk"]
 
 
 def test_a_picture_has_a_row_of_frames_a_clip(dataset: Path, tmp_path: Path) -> None:
-    inspector = Inspector(dataset, longest_side=176)
+    inspector = Inspector(dataset, Thumbnails(longest_side=176))
     clip = replace(inspector.show(0), columns=[], facts=[])
     sheet = np.asarray(Image.open(io.BytesIO(png_sheet(heading(), [clip], 4))))
     assert sheet.shape[1] == 2 * 28 + 4 * 176 + 3 * 10
@@ -239,7 +253,7 @@ def test_a_picture_opens_and_grows_with_its_clips(dataset: Path, tmp_path: Path)
 
 def test_padding_by_a_real_frame_is_marked_and_keeps_its_number(dataset: Path) -> None:
     """Its place is told by the mask alone: the frame number is a real one."""
-    inspector = Inspector(dataset, longest_side=160)
+    inspector = Inspector(dataset, Thumbnails(longest_side=160))
     real = inspector.show(0).frames[0]
     again = ShownFrame(frame_index=9, seconds=0.36, gap_seconds=0.0, padding=True, picture=real.picture)
     clip = shown(inspector, frames=[real, again])
@@ -281,15 +295,15 @@ def test_sound_is_drawn_where_a_clip_has_it(dataset: Path) -> None:
     assert wave.low.max() == wave.low.min() == 0
     assert np.unique(wave.high[: len(wave.high) // 2]).tolist() == [0]
     assert np.unique(wave.high[-len(wave.high) // 2 + 1 :]).tolist() == [0.5]
-    clip = shown(Inspector(dataset, longest_side=64), audio=wave)
+    clip = shown(Inspector(dataset, Thumbnails(longest_side=64)), audio=wave)
     page = Page(html_sheet(heading(), [clip], None).decode()).root
-    assert "2 channels · 48000 Hz · 0.100 s" in page.all("figure", "sound")[0].text
+    assert "2 channels · 48,000 Hz · 0.100 s" in page.all("figure", "sound")[0].text
     silent = png_sheet(heading(), [replace(clip, audio=None)], None)
     assert Image.open(io.BytesIO(png_sheet(heading(), [clip], None))).height > Image.open(io.BytesIO(silent)).height
 
 
 def test_sound_of_no_samples_or_of_no_numbers_is_drawn(dataset: Path) -> None:
-    clip = shown(Inspector(dataset, longest_side=64))
+    clip = shown(Inspector(dataset, Thumbnails(longest_side=64)))
     for samples in (np.zeros((1, 0)), np.full((1, 3), np.nan), np.full((0, 3), 0.0), np.full((1, 3), np.inf)):
         sounding = replace(clip, audio=waveform(samples.astype(np.float32), 8000))
         assert html_sheet(heading(), [sounding], None)
@@ -297,15 +311,15 @@ def test_sound_of_no_samples_or_of_no_numbers_is_drawn(dataset: Path) -> None:
 
 
 def test_small_pictures_are_enlarged_by_whole_pixels_and_large_ones_bounded(dataset: Path) -> None:
-    assert Inspector(dataset, longest_side=700).show(0).magnified == 3
-    small = Inspector(dataset, longest_side=64).show(0)
+    assert Inspector(dataset, Thumbnails(longest_side=700)).show(0).magnified == 3
+    small = Inspector(dataset, Thumbnails(longest_side=64)).show(0)
     assert (small.size, small.magnified) == ((52, 64), 1)
     assert small.frames[0].picture is not None
     assert small.frames[0].picture.shape == (52, 64, 3)
 
 
 def test_a_picture_too_large_is_refused_before_all_is_decoded(dataset: Path) -> None:
-    clip = Inspector(dataset, longest_side=160).show(0)
+    clip = Inspector(dataset, Thumbnails(longest_side=160)).show(0)
     long = replace(clip, frames=clip.frames * 500)
     seen = []
 
@@ -323,7 +337,7 @@ def test_a_picture_too_large_is_refused_before_all_is_decoded(dataset: Path) -> 
 
 def test_text_of_any_length_and_script_is_drawn(dataset: Path) -> None:
     clip = shown(
-        Inspector(dataset, longest_side=64),
+        Inspector(dataset, Thumbnails(longest_side=64)),
         clip_id="x" * 3000,
         uri="",
         columns=[("名前" * 90, "中 é " * 500), ("", "")],
@@ -378,6 +392,40 @@ def test_clips_are_named_or_sampled_and_not_both(dataset: Path, tmp_path: Path) 
     run("inspect", dataset, "--clip", "walk", "--sample", 1, "--out", tmp_path / "s.html", code=2)
 
 
-def test_signs_of_framedexs_own_texts_are_spelt_where_the_font_lacks_them() -> None:
-    assert wrapped("3 × 4 · 1.88–2.14 fps", 13, 900) == ["3 x 4 · 1.88-2.14 fps"]
+def test_letters_of_european_languages_are_drawn_and_others_are_escaped() -> None:
+    for text in ("3 × 4 · 1.88–2.14 fps …", "café à Zürich", "Łódź", "Αθήνα", "Москва", "e\u0301"):
+        assert wrapped(text, 13, 900) == [text]
+    assert cut_beginning("café.mp4", 13, 200) == "café.mp4"
+    cut = cut_beginning("a long folder/café.mp4", 13, 80)
+    assert cut.startswith("…")
+    assert cut.endswith("café.mp4"), "names of files differ at their ends"
+    assert font(13).getlength(cut) <= 80
     assert wrapped("日", 13, 900) == ["\\u65e5"]
+
+
+@pytest.mark.parametrize("rotation", ["apply", "stored"])
+def test_pictures_are_upright_with_the_proportions_that_players_show(
+    rotation: str, medium: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "media").mkdir()
+    wide = widened_video(medium("h264_default.mp4"), tmp_path / "wide.mp4", "2/1")
+    turned_video(wide, tmp_path / "media" / "turned.mp4", "quarter")
+    run("index", tmp_path / "media", "--out", tmp_path / "I")
+    dataset = shard_clips(tmp_path / "I", tmp_path / "D", [{"uri": "turned.mp4", "frames": [3]}])
+    clip = Inspector(dataset, Thumbnails(longest_side=88, rotation=rotation)).show(0)  # type: ignore[arg-type]
+    size = (88, 36) if rotation == "apply" else (36, 88)  # 176 × 144 pixels that are twice as wide as high
+    assert clip.size == size
+    (frame,) = clip.frames
+    whole = ClipDataset(dataset, size=size, rotation=rotation)[0]["frames"][0]  # type: ignore[arg-type]
+    assert frame.picture is not None
+    assert np.array_equal(frame.picture, whole)
+    (source,) = (text for name, text in clip.facts if name == "source")
+    assert ("turned 90° clockwise" if rotation == "apply" else "not turned 90° clockwise, as players do") in source
+    out = tmp_path / "sheet.html"
+    run("inspect", dataset, "--sample", 1, "--out", out, "--rotation", rotation)
+    assert "turned 90° clockwise" in out.read_text()
+    with served(dataset, rotation=rotation) as client, served(tmp_path / "I", rotation=rotation) as media:
+        for page in (client, media):
+            item = page.get("item", key=page.keys()[0]).json()
+            assert (item["width"], item["height"]) == ((144, 352) if rotation == "apply" else (352, 144))
+            assert item["scaled"] is None

@@ -12,9 +12,10 @@ import pytest
 
 from framedex import Index
 from framedex.errors import FramedexError
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome, alone_if_lost
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.clips.samples import PlannedStep, Step
 from framedex.sharder.packing import pack
 from framedex.sharder.planning.indexed_medium import PlanningOptions
 from tests.conftest import Truth
@@ -49,9 +50,7 @@ def task(index: Index, monkeypatch: pytest.MonkeyPatch) -> pack.CuttingTask:
         sent=[
             pack.SentItem(media_id=first, wanted=wanted("a", 3, 9), done=1),
             pack.SentItem(media_id=first, wanted=wanted("past the end", 10**6), done=1),
-            pack.SentItem(
-                media_id=None, wanted=Failure(clip_id="no medium", uri="x", kind="request", message=""), done=2
-            ),
+            PlannedStep(outcome=Failure(clip_id="no medium", uri="x", kind="request", message=""), done=2),
             pack.SentItem(media_id=second, wanted=wanted("b", 5), done=3),
         ],
     )
@@ -78,18 +77,20 @@ def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
 
 
 def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: pack.CuttingTask) -> None:
-    steps = list(pack._steps(Outcome(item=task, kind="crash", message="the worker process died")))
+    lost: Outcome[pack.CuttingTask, list[Step]] = Outcome(item=task, kind="crash", message="the worker process died")
+    calls = Calls(function=pack.cut, items=[], timeout_seconds=60)
+    steps = [step for each in alone_if_lost(lost, calls, pack._divided) for step in pack._steps(each)]
     assert said(steps) == said(pack.cut(task))
     assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
 
 
 def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: pack.CuttingTask) -> None:
-    item = pack.SentItem(media_id=task.sent[0].media_id, wanted=wanted("a", 3), done=1)
+    item = pack.SentItem(media_id=index.videos["media_id"][0].as_py(), wanted=wanted("a", 3), done=1)
     lonely = pack.CuttingTask(index=index.path, options=OPTIONS, sent=[item])
     [step] = pack._steps(Outcome(item=lonely, kind="crash", message="the worker process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"
-    assert step.outcome.uri == index.video(item.media_id or "")["uri"]
+    assert step.outcome.uri == index.video(item.media_id)["uri"]
     assert step.outcome.counts
 
 
