@@ -257,7 +257,7 @@ DAMAGE_SQL: dict[Kind, str] = {
 
 
 def with_damage(database: Database, found: Audit, damaged: Mapping[str, str]) -> Audit:
-    """Return an audit with one more finding, for damage that the decoder met while the pictures of a report were drawn.
+    """Return an audit with one more finding: the damage that was found when pictures for the report were decoded.
 
     Args:
         database: The database of the index or dataset.
@@ -273,8 +273,8 @@ def with_damage(database: Database, found: Audit, damaged: Mapping[str, str]) ->
         sql=DAMAGE_SQL[kind].format(met=f"(VALUES {rows}) AS met({key}, error_message)"),
         needs=(),
         severity="error",
-        means="The decoder met damage while it drew the pictures of this report. The report draws only examples of "
-        "other findings, so others may be damaged, too.",
+        means="Decoding failed when the pictures of this report were drawn. The report draws only examples of other "
+        "findings, so there may be more damage.",
         remedy="find all damage with `framedex index --verify`, and replace the files"
         if kind == "index"
         else "find all such clips with `framedex verify`, and replace the files",

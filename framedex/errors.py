@@ -67,7 +67,7 @@ class FramedexError(Exception):
         return printable("\n".join(parts), lines=True)
 
     def inside(self, where: str) -> Self:
-        """Return a copy of the error with an outer location before the location that the error states."""
+        """Return a copy of the error whose location begins with an outer location: `where: …`."""
         outer = copy.copy(self)
         outer.where = where if self.where is None else f"{where}: {self.where}"
         outer.args = (outer.text(),)

@@ -34,7 +34,7 @@ Entry = TypeVar("Entry")
 
 
 def groups_within(entries: Iterable[Entry], most: int, size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
-    """Yield entries in order, in groups whose total size is at most `most`. A larger entry is a group of its own."""
+    """Yield entries in order, in groups of at most the total size `most`. A larger entry forms a group alone."""
     group: list[Entry] = []
     total = 0
     for entry in entries:

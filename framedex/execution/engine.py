@@ -150,14 +150,15 @@ def run_local(
 def alone_if_lost(
     outcome: Outcome[Item, Result], calls: Calls[Item, Result], parts: Callable[[Item], list[Item]]
 ) -> Iterator[Outcome[Item, Result]]:
-    """Yield the outcome of an item. If its result is missing, yield the outcomes of the item's parts instead.
+    """Yield the outcome of an item. If the result is missing, yield the outcomes of the item's parts instead.
+
+    The function is called with one part at a time, in a process of this machine. So if one part is the cause of a
+    failure, the other parts still have results. An item that consists of a single part is not tried again.
 
     Args:
         outcome: The outcome of the item.
-        calls: The calls to which the item belongs. Their items are not read.
-        parts: A function that returns the smallest parts of an item. They are called one by one on this machine, so
-            that a part without which the others succeed is the only one without a result. If there is a single part,
-            it is not called again.
+        calls: The calls to which the item belongs. Only their function and time limit are used.
+        parts: A function that returns the smallest parts of an item, which are items themselves.
     """
     pieces = [] if outcome.result is not None else parts(outcome.item)
     if len(pieces) < 2:
