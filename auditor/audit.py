@@ -23,7 +23,7 @@ from framedex.storage.places import OWN_STORE, Access, Place, place
 
 LIMITS = QueryLimits()
 MORE = "raise the limits timeout=, memory= and spill=, or reduce the result with LIMIT or WHERE"
-# The view that nearly every check uses, by the kind of what is audited. It is loaded into memory once.
+# The view of an index or a dataset that nearly every check uses. It is loaded into memory once.
 KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 
 
