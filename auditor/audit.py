@@ -23,7 +23,7 @@ from framedex.storage.places import OWN_STORE, Access, Place, place
 
 LIMITS = QueryLimits()
 MORE = "raise the limits timeout=, memory= and spill=, or reduce the result with LIMIT or WHERE"
-# The view that nearly every check uses. It is loaded into memory once.
+# The view of an index or a dataset that nearly every check uses. It is loaded into memory once.
 KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 
 
@@ -48,8 +48,8 @@ def run(
         what: The index or dataset.
         names: The names of the checks to run. If empty, all checks are run.
         look: Whether to check that media and tars still exist and are unchanged.
-        policy: The policy for the checks that need one.
-        access: The rules for which sources may be read.
+        policy: The policy for the checks that need a policy. If None, these checks are not run.
+        access: Where the sources are, and which sources may be read.
         report: The .html file of the report.
         pictures: Whether the report shows frames of examples.
     """
@@ -82,7 +82,7 @@ def _add_tables(
     """
     if policy is not None and db.audited.kind != "index":
         raise FramedexError(
-            "--policy is for an index; a dataset lists the clips that its policy could not make in its failures",
+            "--policy can only be used with an index; a dataset lists the clips that could not be made as failures",
             found=db.audited.kind,
         )
     needed = {need for check in asked for need in check.needs}
@@ -128,8 +128,8 @@ def audit(
         what: The folder of an index or a dataset, or its uri in object storage.
         checks: The names of the checks to run. If empty, all checks are run.
         files: Whether to check that the media still exist and are unchanged.
-        policy: A policy, for an index only. Media that are too short for it are also reported, and, if it has views,
-            the problems of the views.
+        policy: A policy, if `what` is an index. The audit then also reports media that are too short for the policy,
+            and problems of the views if the policy has views.
         root: The current root folder of the sources, if they were moved.
         allow_remote: Whether sources may be in another object store than the index or dataset, as for ClipDataset.
         report: The .html file to which a report is written. A .json file with the same name is written beside it.

@@ -72,7 +72,7 @@ RULES = (
     options.OptionRule(
         options=["policy"],
         when=lambda values: _some_check_needs(values, "policy_misses", "scene_views"),
-        beside="a --check other than too_short and those of views",
+        beside="a --check other than too_short, views_absent, views_drift and views_gaps",
     ),
     options.OptionRule(options=["root", "allow_remote"], when=_reads_media, needs="--files or --report with pictures"),
     options.OptionRule(
@@ -123,7 +123,9 @@ RULES = (
 )
 @options.access_options(beside="--files or --report")
 @click.option(
-    "--sql", metavar="QUERY", help="Run this SELECT statement instead of the checks. If `-`, it is read from stdin."
+    "--sql",
+    metavar="QUERY",
+    help="Run this SELECT statement instead of the checks. With `-`, read it from stdin.",
 )
 @click.option(
     "--ask",
@@ -134,7 +136,7 @@ RULES = (
     "--format",
     "form",
     type=click.Choice(findings.FORMATS),
-    help="Output format of --sql and --ask.  [default: the one that matches the ending of --out, else table]",
+    help="Output format of --sql and --ask.  [default: the format named by the ending of --out, or table]",
 )
 @click.option("--out", type=options.FILE_TO_WRITE, help="Write the result of --sql or --ask to a new file.")
 @click.option(
@@ -198,9 +200,9 @@ def audit(
     Exit codes: 0 done, 1 failed, 2 usage error, 3 done, with a finding at least as severe as --fail-on.
     """
     if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
-        raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
+        raise click.UsageError("give only one of --sql, --ask, --duckdb and --report")
     if report is not None and report.suffix != ".html":
-        raise click.UsageError("--report takes the name of an .html file")
+        raise click.UsageError("the file name of --report must end in .html")
     beside = None if report is None else report.with_suffix(".json")  # this file is written in addition to the page
     if "list" in names and len(names) > 1:
         raise click.UsageError("--check list cannot be combined with other checks")
@@ -249,7 +251,7 @@ def _answer(
                 echo(f"{question.name:<24} {question.title}")
             return
         if ask is not None and ask not in known:
-            raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
+            raise FramedexError("the cookbook has no such query", found=ask, allowed=", ".join(known))
         with QueryProcess(audited, limits) as queries:
             if ask is not None:
                 sql = known[ask].sql

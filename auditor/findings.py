@@ -43,7 +43,8 @@ class Question:
 
     Attributes:
         name: The name of the query.
-        title: A sentence or phrase that says what the query finds out.
+        title: The problem that a check finds, the question that a query of the cookbook answers, or the headline of a
+            section of the summary.
         sql: The query.
         needs: The optional tables and columns (`view.column`) that the query needs. Tables are optional if an option
             adds them, and columns if only some indexes or datasets have them.
@@ -109,9 +110,9 @@ EXAMPLES = 5  # maximum number of rows of a finding that are shown
 # A query that returns a row if any file has several media, so that a uri does not identify a medium.
 SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"
 PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
-AT_ONCE = 2  # number of parallel queries, so that one runs while another is planned
+AT_ONCE = 2  # number of parallel queries, so that one query runs while DuckDB plans another
 # The options that add the optional tables, by table.
-OPTION_OF = {"files": "--files", "policy_misses": "--policy", "scene_views": "--policy, of a policy with views"}
+OPTION_OF = {"files": "--files", "policy_misses": "--policy", "scene_views": "--policy with a policy that has views"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class Finding:
     Attributes:
         check: The check.
         count: The number of rows that the check's query returns, one per problem.
-        examples: The first rows, as values by column.
+        examples: Column name → value for each of the first rows.
     """
 
     check: Check
@@ -256,7 +257,7 @@ DAMAGE_SQL: dict[Kind, str] = {
 
 
 def with_damage(database: Database, found: Audit, damaged: Mapping[str, str]) -> Audit:
-    """Return an audit with one more finding, for damage that the decoder met while the pictures of a report were drawn.
+    """Return an audit with one more finding: the damage that was found when pictures for the report were decoded.
 
     Args:
         database: The database of the index or dataset.
@@ -272,8 +273,8 @@ def with_damage(database: Database, found: Audit, damaged: Mapping[str, str]) ->
         sql=DAMAGE_SQL[kind].format(met=f"(VALUES {rows}) AS met({key}, error_message)"),
         needs=(),
         severity="error",
-        means="The decoder met damage while it drew the pictures of this report. The report draws only examples of "
-        "other findings, so others may be damaged, too.",
+        means="Decoding failed when the pictures of this report were drawn. The report draws only examples of other "
+        "findings, so there may be more damage.",
         remedy="find all damage with `framedex index --verify`, and replace the files"
         if kind == "index"
         else "find all such clips with `framedex verify`, and replace the files",
@@ -312,7 +313,7 @@ NAMES = ("media_id",)  # columns for programs, which are not printed
 # ends. Other long texts are cut at their ends.
 NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
 LONGEST, LONGEST_SENTENCE = 48, 80  # maximum number of characters of cells with names and of cells with other texts
-LONGEST_TITLE = 64  # maximum number of characters of titles of distributions. No title is longer
+LONGEST_TITLE = 64  # number of characters of the titles of distributions that are shown; enough for all titles
 SENTENCES = ("totals", "traits")  # sections that are printed as one sentence
 # Column names that contain a unit. Each has the name with the next smaller unit, and the factor between both.
 SMALLER = {
@@ -487,7 +488,7 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
     """Write the result of a query to a file atomically, and return the number of rows. Raises FramedexError."""
-    target = out.resolve()  # a symbolic link is kept
+    target = out.resolve()  # if `out` is a symbolic link, the target of the link is replaced, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(ASIDE + target.name)
     try:
@@ -567,7 +568,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 
 def plain(value: object, *, bits: int = 63) -> object:
-    """Convert a value of a type that JSON lacks to a JSON value. Integers that need more than `bits` become floats."""
+    """Convert a value of a type that JSON lacks to a JSON value. Integers of more than `bits` bits become floats."""
     if isinstance(value, Decimal):  # DuckDB's sums of integers have this type
         return int(value) if value == value.to_integral_value() and abs(value) < 1 << bits else float(value)
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -21,7 +21,7 @@ from framedex.loader.pixels.framing import Rotation
 from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
-# Environment variables that are set if the machine has a screen. Without one, only a text browser could open the page.
+# Environment variables that are set if the machine has a screen. Without a screen, only a text browser could be opened.
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 SHEET_SIDE = 160  # default of --size for sheets, in pixels
 
@@ -86,8 +86,9 @@ Example:
     "--serve",
     is_flag=True,
     help=(
-        "Instead of a sheet, serve a page for the web browser that plays clips, or shows the media of an index. They "
-        "can be filtered by columns, audit findings and SQL. Only this machine can open the page. Ctrl-C ends it."
+        "Instead of drawing a sheet, serve a page for the web browser. It plays the clips of a dataset, or shows the "
+        "media of an index, and filters them by columns, audit findings and SQL. Only browsers on this machine can "
+        "open the page. Ctrl-C ends the command."
     ),
 )
 @click.option(
@@ -101,7 +102,7 @@ Example:
     "opens",
     default=True,
     show_default=True,
-    help="With --serve: open the page in the web browser of this machine, if it has a screen.",
+    help="With --serve: open the page in the web browser of this machine, if the machine has a screen.",
 )
 def inspect(
     what: Place,

@@ -8,7 +8,7 @@ import re
 import traceback
 from typing import Any, Self
 
-INDENT = 11  # number of spaces before the second and later lines of one part of a message
+INDENT = 11  # number of spaces before a continuation line, so that it begins below the text after `found:` etc.
 INTERNAL_ERROR = "internal_error"  # the `kind` of a failure that is caused by a bug of framedex
 PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
 
@@ -60,14 +60,14 @@ class FramedexError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return the message without control characters. Each part of the message begins on a new line."""
+        """Return the message without control characters. `found`, `allowed` and `remedy` begin on new lines."""
         parts = [self.what if self.where is None else f"{printable(self.where)}: {self.what}"]
         named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
         parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
 
     def inside(self, where: str) -> Self:
-        """Return a copy of the error with an outer location before the location that the error states."""
+        """Return a copy of the error whose location begins with an outer location: `where: …`."""
         outer = copy.copy(self)
         outer.where = where if self.where is None else f"{where}: {self.where}"
         outer.args = (outer.text(),)
@@ -86,7 +86,7 @@ def _rebuild(cls: type[FramedexError], state: dict[str, object], args: tuple[obj
 
 
 class SourceError(FramedexError):
-    """A source given on the command line or in a listing cannot be interpreted."""
+    """A source cannot be interpreted. Sources are given on the command line, or in a listing (a table of sources)."""
 
 
 class MissingSourceError(SourceError):
@@ -98,7 +98,8 @@ class MediaError(FramedexError):
 
     Attributes:
         kind: The cause as a short word that does not change between versions.
-        refused: Whether the medium is readable, but refused. False if the medium is not readable.
+        refused: Whether the medium is readable, but refused since its clips might be wrong. False if the medium is not
+            readable.
         traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
 
@@ -112,7 +113,7 @@ class FormatError(FramedexError):
 
 
 class OutputError(FramedexError):
-    """The output folder cannot be written, or contains files that are not such an output."""
+    """An output file or folder cannot be written, for example because another run is writing to it."""
 
 
 class PolicyError(FramedexError):
@@ -123,7 +124,7 @@ class NoClipsError(PolicyError):
     """A policy or a list of clips gives no clip, so no dataset can be written or opened.
 
     Attributes:
-        failures: The reason why each clip could not be made, in rows as in failures.parquet.
+        failures: One row for each clip that could not be made, with the columns of failures.parquet.
     """
 
     def __init__(self, what: str, *, failures: list[dict[str, Any]], **parts: Any) -> None:

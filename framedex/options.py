@@ -54,7 +54,7 @@ class PlaceType(click.ParamType[Place]):
         self._there, self._written = there, written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Return the place for a path or uri."""
+        """Return the local path, or the `Stored` for a uri."""
         try:
             found = place(value)
             if self._written:
@@ -120,7 +120,7 @@ def json_option(help_text: str = "Print one JSON object.") -> Decorator:
 
 
 def read_by(parse: Callable[[str], Any], hint: str = "") -> Callable[..., Any]:
-    """Return the callback of an option whose value is parsed, unless it is None.
+    """Return a click callback that parses the value of an option. The value None is not parsed.
 
     Args:
         parse: The function that parses the value. It raises ValueError for a wrong value.
@@ -148,8 +148,8 @@ class OptionRule:
         all_but: The parameter names of the options that the rule is not about. The rule is then about all other
             options. Given instead of `options`.
         when: A function of the values of all parameters. It returns whether the options have an effect.
-        needs: The options without which there is no effect, for the message.
-        beside: The options with which there is no effect, for the message. Given instead of `needs`.
+        needs: The other options that must be given, for the message.
+        beside: The other options that must not be given, for the message. Given instead of `needs`.
         why: The reason for the rule, for the message. Empty if the reason is obvious.
     """
 
@@ -239,7 +239,7 @@ def access_options(*, beside: str = "") -> Decorator:
     The command gets the values of both options as one parameter `access`, a storage.places.Access.
 
     Args:
-        beside: The options that make the command read the sources, for the help. Empty if the command always reads
+        beside: The options with which the command reads the sources, for the help. Empty if the command always reads
             the sources.
     """
 
@@ -262,7 +262,7 @@ def access_options(*, beside: str = "") -> Decorator:
 def allow_remote_option(*, beside: str = "") -> Decorator:
     """Return the option `--allow-remote`. For `beside`, see `access_options`."""
     text = (
-        "Read sources also from buckets and hosts other than that of the index or dataset. "
+        "Also read sources that are in another bucket or on another host than the index or dataset. "
         f"The environment variable {ALLOW_REMOTE}=1 has the same effect."
     )
     return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
@@ -273,7 +273,7 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
 
     Args:
         of: The random choice that the seed determines, for the help.
-        beside: The options that make the command choose at random, for the help. Empty if the command always does.
+        beside: The options with which the command chooses at random, for the help. Empty if it always does so.
     """
     return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
 
@@ -316,7 +316,7 @@ def engine_options(command: Command) -> Command:
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Run the work in processes of this machine, or as tasks of a Ray cluster. Up to --workers run at a time.",
+        help="Run the work in processes of this machine, or in tasks of a Ray cluster: up to --workers at a time.",
     )
     @click.option(
         "--ray-address",
@@ -409,7 +409,7 @@ def max_failures_option(what: str) -> Decorator:
 
 
 class ByteCount(click.ParamType[int]):
-    """The type of an option that is a number of bytes with a decimal or binary unit."""
+    """The type of an option that is a number of bytes, with or without a decimal or binary unit."""
 
     name = "size"
 
@@ -457,8 +457,8 @@ def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[...,
             "--task",
             callback=read_by(Slice.parse, "; write 0/8 for the first of eight slices"),
             metavar="I/N",
-            help="Do only slice I of the N slices of the run, 0/N to N-1/N. The command is otherwise the same on "
-            "every machine. After all slices, run it with --finish.",
+            help="Do only slice I of the N slices of the run, 0/N to N-1/N. Otherwise, give the same command on "
+            "every machine. When all slices are done, run the command with --finish instead of --task.",
         ),
         click.option("--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."),
     )

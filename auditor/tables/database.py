@@ -1,9 +1,9 @@
 """A DuckDB database of read-only views of an index or a dataset, without access to other files or the network.
 
-If DuckDB is restricted to directories, it can still write into them. And its parser classifies data-modifying CTEs as
-SELECT statements. So users' queries run in a read-only transaction, on a virtual file system that contains only the
-files of the index or dataset and that cannot be written to. Values that Python or JSON cannot represent are cast to
-text.
+DuckDB can be restricted to some directories, but it can still write into these. And its parser classifies
+data-modifying CTEs as SELECT statements. So users' queries run in a read-only transaction, on a virtual file system
+that contains only the files of the index or dataset and is read-only. Values that Python or JSON cannot represent are
+cast to text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _cast_to_plain(query: Any) -> Any:
 
 
 def _plain_type(type_: Any) -> str | None:
-    """Return the SQL type to which a type is cast, in which VARCHAR replaces types that Python cannot represent.
+    """Return the SQL type to which values of a type are cast. VARCHAR replaces parts that Python cannot represent.
 
     Returns:
         The SQL type, or None if Python can represent the whole type.
@@ -86,7 +86,7 @@ class TableFiles(AbstractFileSystem):  # type: ignore[misc]
     """A read-only fsspec file system that contains only the files of the index or dataset.
 
     Args:
-        files: The local paths, by the paths in uris.
+        files: Path in a uri (`subject.url`) → path of the local file.
     """
 
     protocol = subject.PROTOCOL
@@ -158,17 +158,17 @@ class TableFile:
 def check_reads(sql: str) -> None:
     """Raise FramedexError unless a query is a single statement that only reads, or EXPLAIN of such a statement."""
     if not isinstance(sql, str):
-        raise FramedexError("a query is a text", found=repr(sql)[:80])
+        raise FramedexError("a query must be a text", found=repr(sql)[:80])
     try:
         sql.encode()  # raises UnicodeError for a lone surrogate, for which DuckDB would raise TypeError
         kinds = _kinds(sql)
         if kinds == ["EXPLAIN"]:
             kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_after_explain(sql)) if kind != "SELECT"] or ["SELECT"]
     except (duckdb.Error, RuntimeError, UnicodeError) as error:
-        raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
+        raise FramedexError("DuckDB cannot parse the query", found=error) from error
     if kinds != ["SELECT"]:
         raise FramedexError(
-            "only one statement that reads is run",
+            "a query must be a single statement that only reads",
             found=", ".join(kinds) or "nothing",
             allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, and EXPLAIN of these",
         )
@@ -202,7 +202,7 @@ def _after_explain(sql: str) -> str:
     return rest
 
 
-ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use. They are computed once, as tables
+ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use; they become tables, to be computed once
 BATCH_ROWS = 1_000_000
 USER_BATCH_ROWS = 2048  # the number of rows that DuckDB computes at a time
 EXPLANATION = ["explain_key", "explain_value"]  # columns of the result of EXPLAIN. The values are multi-line drawings
@@ -291,7 +291,7 @@ class Database:
         with _errors_of_queries():
             with contextlib.suppress(duckdb.TransactionException):  # raised if there was no earlier query
                 self._connection.rollback()
-            # `check_reads` does not detect `WITH a AS (DELETE …) SELECT …`. A read-only transaction prevents it.
+            # `check_reads` does not detect `WITH a AS (DELETE …) SELECT …`. In a read-only transaction, it fails.
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
             query = self._connection.sql(sql)
             if plain:
@@ -313,7 +313,7 @@ class Database:
 
 
 def _stream(query: Any, batch_rows: int) -> pa.RecordBatchReader:
-    """Return the rows of a query as a stream of batches. Errors while reading are those of `_errors_of_queries`."""
+    """Return the rows of a query as a stream of batches. Reading raises the same errors as `_errors_of_queries`."""
     answer = query.to_arrow_reader(batch_rows)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -371,8 +371,8 @@ def database(
         folder = spill or stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-audit-"))
         connection.execute("SET temp_directory = ?", [str(folder)])
         names = subject.Names.OURS if kept is None or _is_pattern(audited) else subject.Names.PATHS
-        # Creating tables in memory is faster without preserving the order of rows. It is preserved again below, since
-        # results need their order.
+        # Creating tables in memory is faster if DuckDB need not preserve the order of rows. Below, DuckDB is set to
+        # preserve the order again, since the results of queries must be in order.
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is subject.Names.OURS:
             connection.register_filesystem(TableFiles(audited.tables()))
@@ -433,7 +433,7 @@ def _define(
                 chosen = [column for column in _names(connection, query) if column.lower() in wanted]
                 try:
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen)}")
-                except duckdb.ConversionException:  # a value that a later version of framedex added
+                except duckdb.ConversionException:  # a later version of framedex wrote a value that FEW_VALUES lacks
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen, few_values={})}")
             elif name in ASKED_OFTEN and names is not subject.Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")

@@ -28,7 +28,7 @@ from framedex.core.words import size_text
 from framedex.errors import FramedexError, internal_error, printable
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
-LOOK_SECONDS = 0.02  # interval between two checks of the limits, in which a query may exceed its memory limit
+LOOK_SECONDS = 0.02  # time between two checks of the limits; in this time, a query may exceed its memory limit
 MORE = "raise the limits --timeout, --memory and --spill, or reduce the result with LIMIT or WHERE"
 OPENED = "opened"  # first message of the process for each query. The tables are open, and the time limit starts
 
@@ -36,8 +36,8 @@ OPENED = "opened"  # first message of the process for each query. The tables are
 class QueryProcess:
     """A context manager with a process that runs users' queries on an index or a dataset, one after the other.
 
-    The process is started by the first query. It is ended if a query exceeds a limit, if a query is stopped, or if the
-    rows of a query are not read to the end. The next query then starts a new process.
+    The first query starts the process. If a query exceeds a limit, is stopped, or is not read to its last row, the
+    process is killed. The next query then starts a new process.
 
     Args:
         audited: The index or dataset.
@@ -96,7 +96,7 @@ class QueryProcess:
                 batches.append(batch)
                 left -= batch.nbytes
                 if left < 0:
-                    raise self._too_much("its answer")
+                    raise self._too_much("its result")
             return pa.Table.from_batches(batches, answer.schema)
 
     def rows(self, sql: str, most: int | None = None, *, most_bytes: int | None = None) -> Result:
@@ -158,7 +158,9 @@ class QueryProcess:
         except (EOFError, OSError) as error:
             process.join()
             raise self._ended_by or FramedexError(
-                "the process of a query ended", found=f"exit code {process.exitcode}", remedy=self._remedy
+                "the process that ran the query ended unexpectedly",
+                found=f"exit code {process.exitcode}",
+                remedy=self._remedy,
             ) from error
         finally:
             if not complete.is_set():  # the caller has not read all rows

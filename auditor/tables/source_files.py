@@ -36,7 +36,7 @@ THREADS = 16  # number of threads that look at files. They mostly wait for netwo
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
-State = tuple[str, str | None]  # the state of a file, and a text about what was found if the file changed
+State = tuple[str, str | None]  # the state of a file, and a text that describes the change or the error, if any
 
 
 def add_files(database: Database, access: Access) -> None:
@@ -182,7 +182,7 @@ SCENE_VIEWS = pa.schema(
 def add_policy_misses(database: Database, policy: PolicyLike) -> None:
     """Add the table `policy_misses`. Raises PolicyError.
 
-    It has one row per usable medium that the policy selects, but in which it finds no clip.
+    The table has one row per usable medium that the policy selects, but from which it makes no clip.
     """
     found = media_without_clips(Index(database.audited.place), find_policy(policy))
     rows = [{"media_id": video["media_id"], "uri": video["uri"], "reason": reason} for video, reason in found]
@@ -199,7 +199,7 @@ def add_scene_views(database: Database, policy: PolicyLike) -> None:
             continue
         for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
             row, medium = unit.scene.rows.get(facts.view), {}
-            if isinstance(row, int):  # the number of a mention; a text would be the problem of the view
+            if isinstance(row, int):  # the number of a row of the listing, and not a text about a problem of the view
                 uri = units.table.facts["uri"][row].as_py()
                 medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
             rows.append({"scene": unit.scene.name} | asdict(facts) | medium)

@@ -61,8 +61,9 @@ class Audited:
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
 
-# The tables that consist of parts. The first two tables have the same rows in the same order, part by part. The part of
-# the second table is written before that of the first, so it must exist if the latter does.
+# The tables that consist of parts. The first two tables have the same rows in the same order, part by part. Each part
+# of the second table is written before the part of the first table with the same number. So if a part of the first
+# table exists, the part of the second table must also exist.
 TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),
@@ -224,7 +225,7 @@ def _view_lines(kind: Kind, name: str) -> list[str]:
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
-    """Return a query of all rows of a table, with the number of each row's part and its position in this part."""
+    """Return a query of all rows of a table. It adds the number of each row's part, and the position in the part."""
     schema = PARTS[table]
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"

@@ -1,4 +1,4 @@
-"""Rules for the values of columns and checks of these rules. Conversion of columns to numpy, and comparison of values.
+"""Rules for the values of columns, and their checks. Conversion of columns to numpy, and comparison of values.
 
 An index or a dataset may come from an untrusted source. The types of columns are checked once per file, and the values
 of a row when the row is read, so that later code can rely on both. A check that fails raises FormatError with the
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, FramedexError
 
 MAX_SHOWN = 80  # number of characters of a value that a message shows; a message should fit into a few lines
-# Upper limit of offsets and sample numbers. No valid file reaches it, and the sum of two of them fits into int64.
+# Upper limit of byte offsets and of numbers of audio samples. No valid file reaches the limit, and the sum of two
+# numbers below the limit fits into int64.
 FAR = 1 << 61
 
 
@@ -33,7 +34,7 @@ class ColumnRule:
         bounds: The (smallest, largest) number that is allowed. If None, any number is allowed.
         among: The texts that are allowed. If None, any text is allowed.
         any_text: Whether texts may contain null characters.
-        needed: Whether null is an error. Rows that are not used are not checked.
+        needed: Whether null is an error. A row is checked when it is used, so rows of unusable media may have nulls.
     """
 
     bounds: tuple[int, int] | None = None
@@ -158,9 +159,9 @@ def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def reading(file: str, remedy: str) -> Iterator[None]:
-    """Convert errors that occur inside while a file is read into FormatError.
+    """Replace errors in the block, which reads a file, by FormatError.
 
-    Such errors are damaged pages, invalid UTF-8, and values that Python cannot represent.
+    The causes of such errors are damaged pages, invalid UTF-8, and values that Python cannot represent.
     """
     try:
         yield
@@ -178,7 +179,7 @@ class Key:
         least: The smallest whole number that is allowed. If None, 0.
         most: The largest whole number that is allowed. If None, FAR.
         needed: Whether the key is required.
-        any_text: Whether a text may contain null characters, which are not possible in paths.
+        any_text: Whether a text may contain null characters. False for texts that are paths.
     """
 
     kind: type
@@ -236,7 +237,7 @@ def as_numpy(values: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(values) if is_number and len(values) else values.to_numpy(zero_copy_only=False)
 
 
-OBJECT_BYTES = 64  # memory of a small Python object with the reference to it, or of one entry of a dict
+OBJECT_BYTES = 64  # approximate memory of a small Python object and the reference to it, or of one entry of a dict
 CHARACTER_BYTES = 4  # the maximum: Python stores a text with 1, 2 or 4 bytes per character
 
 
@@ -294,7 +295,7 @@ def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         values: NDArray[Any] = column.to_numpy()
     except (ValueError, pa.ArrowException) as error:
         raise FramedexError(
-            "the column cannot become a numpy array", where=f"column {name}", found=error, remedy="as_arrow=True"
+            "the column cannot become a numpy array", where=f"column {name}", found=error, remedy="pass as_arrow=True"
         ) from error
     if pa.types.is_boolean(kind) and not column.null_count:
         values = values.astype(np.bool_)
@@ -308,7 +309,7 @@ def _decoded(chunk: pa.DictionaryArray) -> NDArray[Any]:
     return found
 
 
-LARGEST = Fraction(np.finfo(np.float64).max)
+LARGEST = Fraction(np.finfo(np.float64).max)  # the largest number that float64 represents
 EXACT = Context(prec=100)  # more digits than Arrow's decimals can have, so that nothing is rounded
 
 
@@ -344,7 +345,7 @@ def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, w
                 equal[:-1] |= np.asarray(pc.equal(different, scalar).fill_null(False), np.bool_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise FramedexError(
-                f"column {name!r} never has such a value",
+                f"this value cannot be compared with the values of column {name!r}",
                 where=where,
                 found=repr(value)[:80],
                 allowed=f"values of type {kind}",

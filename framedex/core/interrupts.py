@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 INTERRUPTED = 130  # the exit status that shells use: 128 + SIGINT
-REPEAT_SECONDS = 0.05  # time after which a dropped interrupt is raised again; the callback that dropped it has ended
+# Time until an interrupt that Python dropped is raised again. By then, the callback in which it was dropped has ended.
+REPEAT_SECONDS = 0.05
 
 
 @contextlib.contextmanager
 def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
-    """Add a message to a KeyboardInterrupt that is raised inside.
+    """Add a message to a KeyboardInterrupt that is raised in the block.
 
     Args:
         kept: A function that returns the message, which says which results are kept and how to continue. It is called
@@ -30,11 +31,12 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside, as Ctrl-C does. Only has an effect in the main thread.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt in the block, as Ctrl-C does.
 
-    Job schedulers send SIGTERM. A terminal that closes sends SIGHUP. A process that was started with nohup ignores
-    SIGHUP, and this function does not change that. Python drops exceptions that are raised in finalizers and in
-    callbacks of weak references. A KeyboardInterrupt that Python dropped is therefore raised again a moment later.
+    In other threads than the main thread, this function has no effect. Job schedulers send SIGTERM. A terminal that
+    closes sends SIGHUP. A process that was started with nohup ignores SIGHUP, and this function does not change that.
+    Python drops exceptions that are raised in finalizers and in callbacks of weak references. A KeyboardInterrupt that
+    Python dropped is therefore raised again a moment later.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -19,7 +19,8 @@ from framedex.errors import DecodeError, FramedexError
 GIBIBYTE = 1 << 30
 # Size of the largest blocks that glibc can be made to keep when they are freed (mallopt(3), M_MMAP_THRESHOLD: 32 MiB).
 KEPT_BYTES = 31 << 20
-MAX_KEPT_BLOCKS = 256 << 20  # total bytes of larger free blocks that this module keeps, since glibc does not
+# Maximum total size of the free blocks that this module keeps: blocks above KEPT_BYTES, which glibc does not keep.
+MAX_KEPT_BLOCKS = 256 << 20
 
 _free_blocks: dict[int, NDArray[np.uint8]] = {}
 
@@ -33,7 +34,7 @@ Entry = TypeVar("Entry")
 
 
 def groups_within(entries: Iterable[Entry], most: int, size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
-    """Yield entries in order, in groups whose total size is at most `most`. A larger entry is a group of its own."""
+    """Yield entries in order, in groups of at most the total size `most`. A larger entry forms a group alone."""
     group: list[Entry] = []
     total = 0
     for entry in entries:
@@ -87,9 +88,9 @@ def keep_freed_memory() -> None:
 
     By default, glibc returns the memory of a large picture to the system when the picture is freed. The system must
     then clear each memory page for the next picture. On virtual machines, that takes longer than converting the
-    picture. When a large block is freed, glibc raises its threshold: from then on, it keeps freed blocks of up to that
-    size, and up to twice that size of free memory. So this function allocates and frees one block without writing to
-    it. With other C libraries, the function has no effect.
+    picture. When a large block is freed, glibc raises its threshold: from then on, it keeps freed blocks up to the size
+    of this block, and free memory up to twice this size. So this function allocates and frees one block of the largest
+    possible size, without writing to the block. With other C libraries, the function has no effect.
     """
     np.empty(KEPT_BYTES, np.uint8)
 
@@ -107,9 +108,9 @@ def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 class _Loan:
-    """A block of memory in use by arrays. All arrays in the block refer to this object, so it lives as long as they do.
+    """A block of memory that arrays use. Each of these arrays refers to this object.
 
-    When this object is freed, the block becomes free for other arrays.
+    So Python frees this object after the last of the arrays. The block can then be used for other arrays.
     """
 
     def __init__(self, block: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
@@ -132,17 +133,17 @@ def _block(size_bytes: int) -> NDArray[np.uint8]:
 
 
 # Maximum nesting depth of a user column. Libraries read nested columns recursively: Parquet's reader accepts 100 levels
-# of a schema, of which a list takes up to three. orjson accepts 254 levels. pyarrow's JSON reader overflows its stack
-# at a still greater depth.
+# of a schema, and a list takes up to three of these levels. orjson accepts 254 levels. pyarrow's JSON reader overflows
+# its stack at a still greater depth.
 MAX_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def json_depth(text: str) -> int:
-    """Return the nesting depth of a JSON text. An object or list without objects or lists in it has depth 1.
+    """Return an upper bound of the nesting depth of a JSON text. A result above MAX_NESTED is the exact depth.
 
-    A result of up to MAX_NESTED may be larger than the exact depth. For a text that is not JSON, the result is
-    meaningless.
+    An object or list without objects or lists in it has depth 1. If a text has at most MAX_NESTED opening brackets,
+    their number is the result, since counting brackets is fast. For a text that is not JSON, the result is meaningless.
     """
     brackets = text.count("[") + text.count("{")
     if brackets <= MAX_NESTED:  # the text cannot be nested too deeply, so the exact depth is not needed
@@ -160,10 +161,10 @@ def type_depth(kind: pa.DataType) -> int:
 
 
 def check_depth(levels: int, where: str, error: type[FramedexError]) -> None:
-    """Raise an error if columns are nested too deeply.
+    """Raise an error if user columns are nested too deeply.
 
     Args:
-        levels: The nesting depth of the columns.
+        levels: The nesting depth of the most deeply nested column.
         where: The column or file, for the message.
         error: The class of the error.
     """

@@ -92,7 +92,7 @@ SHOWN = 10  # number of failures that are printed, about half the height of a te
 
 
 class FailureList:
-    """A list of failures that prints the first ones when they are added. `end` prints how many others there are."""
+    """A list of failures. `add` prints the first SHOWN failures. `end` prints the number of the other failures."""
 
     def __init__(self) -> None:
         self._kinds = Counter[str]()
@@ -109,7 +109,7 @@ class FailureList:
         self._kinds[kind] += 1
 
     def end(self, where: str) -> None:
-        """If some failures were not printed, print how many.
+        """Print the number of failures that were not printed, unless all were printed.
 
         Args:
             where: The command or file that shows all failures, for the message.

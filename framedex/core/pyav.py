@@ -1,4 +1,4 @@
-"""Functions that hide differences between the supported versions of PyAV, and the errors that a medium can cause."""
+"""The exceptions that a medium can cause in PyAV, and functions that hide differences between versions of PyAV."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 LENIENT_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
-# Whether libavformat drops the audio samples after the end of an MP4's track, which FFmpeg does from version 9 on.
-# These samples are the end of the last audio packet.
+# Whether libavformat drops audio samples after the end of an MP4's audio track, as FFmpeg does from version 9 on. Such
+# samples exist because the last audio packet may be longer than the rest of the track.
 ENDS_AUDIO_BY_TABLE = av.library_versions["libavformat"][0] >= 63
 
 
@@ -69,9 +69,10 @@ def ffmpeg_version() -> str:
 def open_encoder(context: av.CodecContext) -> None:
     """Open an encoder without giving threads a realtime priority.
 
-    When a process of root opens SVT-AV1 (up to version 4.1), the encoder gives its threads and the calling thread the
-    realtime priority SCHED_FIFO 99. Child processes inherit the priority, and all other processes of the machine would
-    have to wait for these threads. This function therefore resets the priority after the encoder is open.
+    If the process runs as root and the encoder is SVT-AV1 (up to version 4.1), the encoder gives its threads and the
+    calling thread the realtime priority SCHED_FIFO 99. Child processes inherit the priority, and all other processes of
+    the machine would have to wait for these threads. This function therefore resets the priority after the encoder is
+    open.
 
     Raises:
         FFmpegError: The encoder refuses the options.

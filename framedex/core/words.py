@@ -12,7 +12,7 @@ from typing import Any
 
 from framedex.errors import FramedexError
 
-# Names that other tools use → framedex's names with that meaning. `meant` suggests those that are allowed.
+# Name in other tools → framedex's names for the same thing. `meant` suggests a name only if it is an allowed value.
 MEANT = {
     "bframes": ("reorder_depth",),
     "bit_depth": ("pixel_format", "more_than_8_bits"),
@@ -167,7 +167,7 @@ def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, 
 DIGITS = 3  # significant digits of sizes and rates; people compare such numbers and seldom need more digits
 SAME_RATE = 1.01  # frame rates that differ by less than this factor are shown as one rate
 SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
-LEAST = 1e-6  # numbers below this one are shown with an exponent
+LEAST = 1e-6  # smaller numbers are shown with an exponent
 
 
 def number_text(value: float, *, digits: int = DIGITS) -> str:

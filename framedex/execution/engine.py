@@ -1,7 +1,7 @@
 """Execution engines, which call a function with each of many items in other processes.
 
-If a call crashes or hangs, only the result of its item is missing. This module has the engine for one machine, a pool
-of processes with limits on time and memory.
+If a call crashes or hangs, only the result for the item of this call is missing. This module has the engine for one
+machine, a pool of processes with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Outcome(Generic[Item, Result]):
 
     Attributes:
         item: The item.
-        result: The return value of the function. None if the call failed, or if the item passed without a call.
+        result: The return value of the function. None if the call failed, or if the item needed no call.
         kind: The reason for a missing result as a short word: `crash`, `timeout`, `memory`, `error` (an exception among
-            MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. None if the call succeeded, or if the item passed without a call.
+            MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. None if the call succeeded, or if the item needed no call.
         message: The reason for a missing result as a sentence, else None.
         traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
@@ -64,10 +64,10 @@ class Calls(Generic[Item, Result]):
         items: The items. The engine reads them a little ahead of the calls (`in_flight`).
         timeout_seconds: The time limit of each call, counted from the start of the call. If None, the time is not
             limited.
-        in_flight: The maximum number of items per worker that are read and not yet yielded. A small number saves
-            memory if items or results are large.
-        passes: A function that returns True for an item that passes without a call. The outcome of such an item is
-            yielded in order, and has no result.
+        in_flight: The maximum number of items per worker that have been read, but whose outcome has not been yielded. A
+            small number saves memory if items or results are large.
+        passes: A function that returns True for an item that needs no call. The outcome of such an item is yielded in
+            order, and has no result.
         together: The number of items per task of a cluster. The engine of one machine calls the function for one item
             at a time.
     """
@@ -121,7 +121,7 @@ LOOK_SECONDS = 1.0  # time between two checks for stopped workers; a check reads
 # worker, but is expected to resume it within ten minutes.
 STOPPED_SECONDS = 600.0
 
-# A queue of (item, future of the call) in the order of items. The future is None if the item passes without a call.
+# A queue of (item, future of the call) in the order of items. The future is None if the item needs no call.
 _Waiting = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
 
 
@@ -150,14 +150,15 @@ def run_local(
 def alone_if_lost(
     outcome: Outcome[Item, Result], calls: Calls[Item, Result], parts: Callable[[Item], list[Item]]
 ) -> Iterator[Outcome[Item, Result]]:
-    """Yield the outcome of an item. If its result is missing, yield the outcomes of the item's parts instead.
+    """Yield the outcome of an item. If the result is missing, yield the outcomes of the item's parts instead.
+
+    The function is called with one part at a time, in a process of this machine. So if one part is the cause of a
+    failure, the other parts still have results. An item that consists of a single part is not tried again.
 
     Args:
         outcome: The outcome of the item.
-        calls: The calls to which the item belongs. Their items are not read.
-        parts: A function that returns the smallest parts of an item. They are called one by one on this machine, so
-            that a part without which the others succeed is the only one without a result. If there is a single part,
-            it is not called again.
+        calls: The calls to which the item belongs. Only their function and time limit are used.
+        parts: A function that returns the smallest parts of an item, which are items themselves.
     """
     pieces = [] if outcome.result is not None else parts(outcome.item)
     if len(pieces) < 2:
@@ -309,8 +310,8 @@ def _outcome(
 
     Args:
         item: The item.
-        answer: A function that returns the result of the call or raises the error of the call. None if the item passes
-            without a call.
+        answer: A function that returns the result of the call or raises the error of the call. None if the item needs
+            no call.
         timeout_seconds: The time limit of the call, for the message.
         memory_bytes: The memory limit of the process, for the message. None if memory is not limited.
     """

@@ -1,10 +1,10 @@
 """The execution engine that makes calls in tasks of a Ray cluster.
 
-A task makes its calls in a child process of Ray's worker, by the same pool as the engine for one machine. So a crash, a
-hang or too much memory is reported for the item that caused it, with the same messages. Ray can still lose a whole
-task, for instance if a worker is killed from outside or a node fails. A lost task is retried once, and then divided
-into halves until the item that makes the task fail is the only one in its task. Only the result of this item is missing
-then.
+A task makes its calls in a child process of Ray's worker, with the same pool as the engine for one machine. So if a
+call crashes, hangs or needs too much memory, the error is reported for its item, with the same message. Ray can still
+lose a whole task, for instance if a worker is killed from outside or a node fails. A lost task is retried once. If it
+is lost again, it is divided into halves, until the item that makes the task fail is the only one in its task. Then only
+the result for this item is missing.
 """
 
 import collections
@@ -27,16 +27,16 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("ray", "ray", "--engine ray") from error
 
 CONNECT_SECONDS = 10.0  # time limit of the first connection; for a wrong address, Ray itself would retry for minutes
-TASKS_IN_FLIGHT = 2  # submitted tasks per parallel task, so that a worker can start the next task without waiting
+TASKS_IN_FLIGHT = 2  # submitted tasks per worker, so that a worker can start its next task without waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[Item]):
-    """A Ray task with some items, or a group of items that pass without a call.
+    """A Ray task with some items, or a group of items that need no call.
 
     Attributes:
         items: The items.
-        reference: Ray's reference to the results of the task. None if the items pass without a call.
+        reference: Ray's reference to the results of the task. None if the items need no call.
         tries: The number of times that the task may still be retried after it is lost.
     """
 

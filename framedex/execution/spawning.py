@@ -1,8 +1,8 @@
-"""Worker processes that do not import the caller's script unless they need it, and numbers that processes share.
+"""Worker processes that import the caller's script only if they need it, and numbers that processes share.
 
 By default, a spawned process imports the main script of its parent under another name, so that pickled objects can
 refer to the script. If the script has no `if __name__ == "__main__"` guard, this import starts the work of the script
-again in each worker, and fails. framedex sends only functions of its modules and plain data to workers. So a worker
+again in each worker, and fails. framedex itself sends only functions of framedex and plain data to workers. So a worker
 needs the script only if the caller passes an object that is defined in the script.
 """
 
@@ -76,7 +76,8 @@ class _WithoutPandas(MetaPathFinder):
 def _blocked_interrupts() -> Iterator[None]:
     """Block SIGINT in this thread for the duration of the block.
 
-    Processes that this thread starts inside inherit the mask, so SIGINT stays blocked in these processes.
+    Processes that this thread starts in the block inherit the mask of blocked signals. So SIGINT stays blocked in these
+    processes.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -86,7 +87,7 @@ def _blocked_interrupts() -> Iterator[None]:
 
 
 def leave_out_pandas() -> None:
-    """Prevent pyarrow from importing pandas in this process. Only for processes that run no code but framedex's.
+    """Prevent pyarrow from importing pandas in this process. The process must not run code of the user.
 
     At the first conversion between Arrow and Python, pyarrow tries once to import pandas. The import takes half a
     second and 39 MB in each worker, and workers do not need pandas.
@@ -119,15 +120,15 @@ def python_environment() -> dict[str, str]:
     """Return environment variables with which another Python process imports from the same folders as this process.
 
     PYTHONSAFEPATH is set, so that the other process does not import from its working directory. Without this variable,
-    `python -c` and `python -m` search the working directory first. If that is the folder of an untrusted dataset, a
-    file `signal.py` in the folder would be run.
+    `python -c` and `python -m` search the working directory first. If the working directory is the folder of an
+    untrusted dataset, Python would run a file `signal.py` in this folder.
     """
     return os.environ | {SAFE_PATH: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @contextlib.contextmanager
 def _worker_environment() -> Iterator[None]:
-    """Set environment variables for processes that are started inside.
+    """Set environment variables for processes that are started in the block.
 
     - PYTHONSAFEPATH prevents imports from the working directory, as in `python_environment`. multiprocessing starts a
       process by `python -c`, and sends the import path of this process afterwards.
@@ -147,7 +148,7 @@ def _worker_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Remove `__file__` and `__spec__` of the main module inside, so that multiprocessing does not find the script.
+    """Hide `__file__` and `__spec__` of the main module in the block, so that multiprocessing does not find the script.
 
     `multiprocessing.spawn.get_preparation_data` reads these attributes.
     """
@@ -162,18 +163,18 @@ def _hidden_main() -> Iterator[None]:
             vars(main).update(kept)
 
 
-# Sizes of the parts of the shared memory. The random token identifies the memory. A process id and a file descriptor
-# would not suffice, since process ids are reused.
+# The shared memory consists of a random token and a number. These are their sizes. The token identifies the memory. A
+# process id and a file descriptor would not suffice, since process ids are reused.
 TOKEN_BYTES, NUMBER_BYTES = 16, 8
 
 
 class SharedNumber:
     """An integer of 0 or more that is shared by all copies of this object in the processes of one machine.
 
-    Copies are made by forking, spawning or pickling. Such numbers are the epoch of random draws, and a flag whether a
+    Copies are made by forking, spawning or pickling. Examples are the epoch of random draws, and the flag that a
     warning was given. The number is in anonymous shared memory, which exists as long as a process uses it. A copy that
-    is unpickled on another machine, or after the first process has ended, cannot access this memory. Such a copy has
-    the number at the time of pickling, and does not share it.
+    is unpickled on another machine, or after the process that created the number has ended, cannot access this memory.
+    Such a copy has the number at the time of pickling, and does not share it.
     """
 
     def __init__(self, number: int = 0) -> None:

@@ -16,8 +16,8 @@ LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
 MAX_DIGITS = 15  # float64 represents whole numbers of up to 15 digits exactly
 MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this number exactly
-# In a column of numbers, a cell that is not a number counts as a mistake if such cells are rare: at most one for each
-# NUMBERS_PER_MISTAKE numbers, or a single one if there are at least FEWEST_NUMBERS numbers.
+# In a column of numbers, a cell that is not a number counts as a mistake if such cells are rare: at most one such cell
+# per NUMBERS_PER_MISTAKE numbers, or a single such cell if there are at least FEWEST_NUMBERS numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
@@ -83,7 +83,9 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> Rows:
 
 
 def _without_mistakes(found: Rows, names: Collection[str]) -> Rows:
-    """Convert columns of texts to numbers if almost all of their cells are numbers. Leave out rows with other cells.
+    """Convert columns of texts to numbers if almost all of their cells are numbers.
+
+    Rows with another cell in such a column are left out, since this cell is probably a mistake.
 
     Args:
         found: The content of the file, with the types of columns that Arrow detected.
@@ -136,7 +138,7 @@ def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
 
 
 def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, str]]:
-    """Return the rows that have one cell per column as a table, and row number → mistake for the other rows."""
+    """Return (table of the rows with one cell per column, row number → mistake for all other rows)."""
     wrong: list[pyarrow.csv.InvalidRow] = []
 
     def skip(row: pyarrow.csv.InvalidRow) -> str:

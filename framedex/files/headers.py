@@ -33,7 +33,7 @@ def remedy_for(place: Place) -> str:
 
 
 def _has_videos(folder: str | Path, *, depth: int = 1) -> bool:
-    """Return whether a folder has files with the extension of a video. Subfolders are searched up to this depth."""
+    """Return whether a folder has files with the extension of a video. Searches also `depth` levels of subfolders."""
     with os.scandir(folder) as entries:
         here = list(itertools.islice(entries, MAX_ENTRIES))
     if any(os.path.splitext(entry.name)[1].lower() in VIDEO_ENDINGS and entry.is_file() for entry in here):

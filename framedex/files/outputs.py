@@ -28,7 +28,7 @@ from framedex.storage.reader import ASIDE
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
-    """Raise OutputError if an output file exists, and is not a regular file or `overwrite` is False."""
+    """Raise OutputError if an output file exists, unless it is a regular file and `overwrite` is True."""
     if path is not None and path.exists():
         if not overwrite:
             raise OutputError(
@@ -61,7 +61,9 @@ def remove_unfinished(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-SINGLE_BYTES = 64 << 20  # maximum size of a file that is written with one request, which can have a condition
+# Maximum size of a file that is written with one request. Only then can the request have a condition, such as that the
+# object does not exist.
+SINGLE_BYTES = 64 << 20
 
 
 class Output:
@@ -72,7 +74,10 @@ class Output:
         self.where: Place = local  # the folder that readers open
 
     def publish(self, path: Path) -> None:
-        """Make a file in the folder `local` visible to readers. Raises OutputError, StorageError."""
+        """Make a file in the folder `local` visible to readers. Raises OutputError, StorageError.
+
+        In a local output folder, readers already see the file, so this method does nothing.
+        """
 
     def remove(self, name: str) -> None:
         """Delete a file if it exists."""
@@ -82,8 +87,8 @@ class Output:
 class StoredOutput(Output):
     """An output folder in object storage. Writing never replaces the objects of other runs.
 
-    An object is written only if no object of this name exists, or if the existing object is the one that `take` copied
-    or that this run wrote.
+    An object is written only if no object of this name exists, or if `take` copied the existing object, or if this run
+    wrote it.
     """
 
     def __init__(self, stored: Stored, local: Path) -> None:
@@ -148,12 +153,12 @@ def check_writable(where: Place) -> None:
 
 
 def agreed_plan(output: Output, name: str, plan: Row) -> Row:
-    """Write the plan of a run in slices, unless another slice has written it. Return the plan that is in the folder.
+    """Write the plan of a run that is divided into slices. If another slice has written a plan, return that plan.
 
     Args:
         output: The output folder.
         name: The name of the file with the plan.
-        plan: The plan that this slice made.
+        plan: The plan that this slice made. It is returned if no other slice has written a plan.
 
     Raises:
         OutputError: The folder cannot be written, and does not have a plan of another slice.
@@ -170,7 +175,7 @@ def agreed_plan(output: Output, name: str, plan: Row) -> Row:
 
 
 def written_plan(place: Place, name: str) -> Row | None:
-    """Read the plan of a run in slices. Return None if the folder has no plan."""
+    """Read the plan of a run that is divided into slices. Return None if the folder has no plan."""
     path = place / name
     if not path.exists():
         return None
@@ -259,9 +264,10 @@ def opened_output(
 
     Args:
         out: The folder.
-        names: The names of files directly in the folder that may be replaced if the folder is in object storage.
-        lock: The name of the lock file of a local folder. In object storage, there are no locks, but a run does not
-            replace objects of other runs.
+        names: For object storage, the names of files directly in the folder that this run may replace. Local files may
+            always be replaced.
+        lock: The name of the lock file of a local folder. In object storage, there are no locks. Instead, a run does
+            not replace objects of other runs.
         shared: Whether to hold a shared lock. Several runs can hold a shared lock at the same time.
         wait: Whether to wait until other runs release the lock, instead of raising an error.
 
@@ -314,10 +320,11 @@ def has_locks(out: Place) -> bool:
 
 # Number and size of the samples in a fingerprint. 256 KiB take a few milliseconds and suffice to detect a changed file.
 SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
-# Number of packets whose sizes identify a stream, some seconds of video. Streams in which all these sizes are equal
-# count as the same stream.
+# Two streams count as the same if the sizes of their first packets are equal. This is the number of compared packets,
+# some seconds of video.
 FIRST_PACKETS = 256
-# Least number of different sizes. Videos of still pictures have fewer, and their sizes may be equal by chance.
+# Least number of different sizes among the compared packets. Videos of still pictures have fewer different sizes, so
+# two such videos may have equal sizes by chance.
 MIN_SIZES = 8
 
 
@@ -370,7 +377,7 @@ def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) 
 
 
 def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = None) -> str | None:
-    """Return the value of the column `videos.first_packets`, a hash of the first packets' sizes or images' checksums.
+    """Return the value of the column `videos.first_packets`, a hash of the sizes of packets or of checksums of images.
 
     Args:
         size: int64 [packets]. The size of each packet in bytes.

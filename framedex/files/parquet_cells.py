@@ -176,7 +176,8 @@ def _field(header: dict[int, Any], *numbers: int) -> int:
 
     Args:
         header: Field number → value.
-        numbers: The field numbers that lead to the number: of a struct, of a field in this struct, and so on.
+        numbers: The path to the number: the field number of a struct in the header, then of a field in this struct, and
+            so on.
 
     Raises:
         ValueError: The header does not have the field.
@@ -241,7 +242,7 @@ def _page_values(
 
 
 def _plain(read: Read, at: int, end: int, count: int) -> Iterator[ByteRange]:
-    """Yield the byte ranges of values in the encoding PLAIN, in which four bytes with its length precede each value."""
+    """Yield the byte ranges of values in the encoding PLAIN: each value follows four bytes that contain its length."""
     for _ in range(count):
         length = int.from_bytes(read(at, 4), "little")
         at += 4
@@ -320,8 +321,8 @@ class _Compact:
         fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != 0:
-            # The upper four bits are the field number minus that of the previous field. If they are 0, the field number
-            # itself follows.
+            # The upper four bits are the difference between this field's number and the previous field's number. If
+            # they are 0, the field number itself follows.
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             fields[number] = self._value(head & 15, depth)
         return fields, self._at

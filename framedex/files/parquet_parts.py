@@ -36,7 +36,7 @@ _installed_version = functools.cache(metadata.version)  # cached, since each cal
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of framedex and of libraries, which are written into every part. Library → version."""
+    """Return library → version for framedex and the libraries whose versions are written into every part."""
     from framedex.core.pyav import ffmpeg_version  # imported here, since readers do not need PyAV, which is slow
 
     versions = {name: _installed_version(name) for name in LIBRARIES}
@@ -44,7 +44,7 @@ def library_versions() -> dict[str, str]:
 
 
 def ffmpeg_of(schema: pa.Schema) -> set[str]:
-    """Return the FFmpeg version in a part's metadata as a set. The set is empty if an older framedex wrote the part."""
+    """Return a set with the FFmpeg version in a part's metadata. It is empty if an older framedex wrote the part."""
     stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
     return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 
@@ -168,8 +168,8 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
     group = file.metadata.row_group(number)
     known = _checked.setdefault(file, set())
     if number not in known:
-        # The offsets that pyarrow reads. If `read_nothing` raised an exception instead, pyarrow would keep it, with all
-        # objects in the frames of its traceback.
+        # The offsets at which pyarrow reads. If `read_nothing` raised an exception instead of returning no bytes,
+        # pyarrow would keep the exception, and with it all objects in the frames of its traceback.
         offsets: list[int] = []
 
         def read_nothing(offset: int, _length: int) -> bytes:

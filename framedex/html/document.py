@@ -272,7 +272,7 @@ class Document:
 
     Attributes:
         title: The title in the browser.
-        style: The CSS rules of the page, which follow those of the theme.
+        style: The CSS rules of the page. They come after the rules of the theme, and so override them.
         script: The JavaScript of the page, which runs after the body is loaded. None if the page has no script.
         served: Whether a local web server delivers the page. If True, the script of the page may load data, pictures
             and sound from this server. If False, the page does not load anything.

@@ -19,7 +19,8 @@ NUMBER = between(0, INT32, needed=False)
 PLACE = between(PAD, INT32)
 NAME, ANY_TEXT = ColumnRule(needed=True, any_text=True), ColumnRule(any_text=True)
 SAMPLES = between(-FAR, FAR)
-# Places of `Column.also_in`: the JSON of a clip in a tar, and the table whose columns have a single value per clip.
+# Names in `Column.also_in`. SAMPLE: the JSON of a clip in a tar. FIELDS: the table of columns with a single value per
+# clip.
 SAMPLE, FIELDS = "sample", "fields"
 VIEWS_SINCE = (3, 4)  # first version of the format with the columns about views
 
@@ -38,18 +39,18 @@ class ClipRecord:
         seconds: Timestamp of each wanted frame in seconds on the container's clock. Null for padding.
         md5: MD5 over the native planes of each wanted frame, as in `frames.md5` of an index. Null for padding. The list
             is null if the index has no hashes.
-        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. Its
-            byte ranges then refer to the source.
-        stretch_first: First frame of the part of the medium that the policy sampled. 0 for the whole medium, or the
-            first frame of a range. Null for explicit clips.
-        stretch_stop: The frame after the last one of the part of the medium that the policy sampled. Null for explicit
-            clips.
+        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. The
+            byte ranges of a clip that is not packed refer to the source.
+        stretch_first: First frame of the stretch: the part of the medium from which the policy sampled the clip. 0 for
+            the whole medium, or the first frame of a range. Null for explicit clips.
+        stretch_stop: The frame after the last frame of the stretch. Null for explicit clips.
         anchor_frame: Presentation number of the frame around which the clip was sampled. Null if the policy does not
             sample around frames.
         multiview_id: Name that is the same for all clips that show one scene at the same time from several views. Null
             if the clip has no other views.
         view_name: Name of the clip's view. Null if the clip has no other views.
-        view_away_seconds: Time of each frame minus the time at which the view's frame was wanted. Null for padding.
+        view_away_seconds: How much later than wanted each frame is: the time of the frame minus the time at which the
+            policy wanted a frame of this view. Null for padding. The list is null if the clip has no other views.
     """
 
     clip_id: str = column(pa.string(), nullable=False, rule=NAME, also_in=(SAMPLE, FIELDS), key="clip_id")
@@ -109,12 +110,12 @@ class Recipe:
         range_path: Path of the file that contains each byte range, relative to the medium's folder. Null if the medium
             is not a sequence of loose images.
         range_crc32: CRC-32 of the bytes in each byte range. Null if the byte ranges are not images.
-        packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges.
-            Several packets of one picture count as one packet.
+        packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges. If
+            a picture is stored in several packets of the medium, they count as one packet.
         packet_rank: Rank of each packet's picture in presentation order among the packets of the clip, from 0.
-        run_first: For each run, the number of its first packet among the packets of the clip, from 0. Each run is
-            decoded by a separate decoder session.
-        run_open: For each run, whether it begins at an open random access point.
+        run_first: Position of each run's first packet among the packets of the clip, from 0. A run is a random access
+            point and some packets after it, which one decoder session decodes.
+        run_open: For each run, whether the random access point at its beginning is open.
         run_state: For each run, the number of the entry of `media.states` that the decoder must get before the first
             packet.
         damaged: Whether a wanted frame is in a damaged GOP.
@@ -171,8 +172,8 @@ class AudioRanges:
     """The byte ranges of a clip's audio: columns of the table `recipes` with the prefix `audio_`.
 
     Attributes:
-        range_offset: Offset of each byte range with audio packets of the clip, or of the clip's audio file in the tar.
-            Null if the clip has no audio.
+        range_offset: Offset of each byte range that contains audio packets of the clip. If the audio is a file in the
+            tar, the only byte range is this file. Null if the clip has no audio.
         range_length: Length of each byte range in `audio_range_offset`.
     """
 
@@ -184,8 +185,8 @@ class AudioRanges:
 class AudioRecipe(AudioRanges):
     """The recipe for consecutive audio samples of a medium: columns of the table `recipes` with the prefix `audio_`.
 
-    The recipe has no byte ranges if the packets are not byte ranges of the file. If some of the samples are before the
-    first or after the last sample that the medium presents, they are silent.
+    The recipe has no byte ranges if the packets are not byte ranges of the file. Samples before the first and after the
+    last sample that the medium presents are silent.
 
     Attributes:
         packet_size: Size of each audio packet. The packets follow each other without gaps in the concatenated byte
@@ -217,8 +218,8 @@ class AudioFile(AudioRanges):
     The fields are columns of the table `recipes` with the prefix `audio_`. The only byte range is the whole file.
 
     Attributes:
-        present: Pairs of numbers, for each section of the audio file that the medium presents: the first sample of the
-            section, and the sample after the section. All other samples of the file are silence.
+        present: Two numbers for each section of the audio file that contains audio of the medium: the first sample of
+            the section, and the sample after the end of the section. All other samples of the file are silence.
     """
 
     present: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))

@@ -43,18 +43,18 @@ class Column:
 
     Attributes:
         kind: The Arrow type.
-        doc: The meaning, for docs/format.md. It is stored in the metadata of the file's schema, as is `unit`.
-        unit: Unit of the values, or empty.
+        doc: The meaning of the column, for docs/format.md. `doc` and `unit` are stored in the metadata of the file.
+        unit: Unit of the values. Empty if they have no unit.
         nullable: Whether the table may have null.
-        rule: The rule for the values of a row that is used.
+        rule: The rule for the values. It is checked for rows that are used.
         since: The version of the format from which on tables have the column, or None if all versions have it. In files
-            of an earlier version, a column of this name is the user's.
-        also_in: Names of other places that store the column. The record's module defines these names.
+            of an earlier version, a column of this name was defined by the user.
+        also_in: Names of other tables and files that also store the column. The record's module defines these names.
         key: The key of the value in items of loaders, or None if items lack it.
         dtype: The type of the numpy array in the record, or None if the record has a Python object.
-        padding: The element that pads such an array, and that stands for null if elements may be null. For a single
-            value, the value that items have in place of null.
-        has_nulls: Whether elements of its lists may be null.
+        padding: For a column of lists, the value that fills the array after its last element, and that stands for null
+            if elements may be null. For other columns, the value that items have in place of null.
+        has_nulls: Whether elements of the column's lists may be null.
     """
 
     kind: pa.DataType
@@ -130,12 +130,12 @@ def field_of(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable
 
 
 def required(name: str, kind: pa.DataType, doc: str, *, unit: str = "") -> pa.Field:
-    """Return an Arrow field with a description and a unit, which is never null. For the arguments, see `Column`."""
+    """Return an Arrow field that must not be null, with a description and a unit. For the arguments, see `Column`."""
     return field_of(name, kind, doc, unit=unit, nullable=False)
 
 
 def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
-    """Return an Arrow list type with elements of type `kind`. `nullable` is whether elements may be null."""
+    """Return an Arrow list type with elements of type `kind`. If `nullable` is True, elements may be null."""
     return pa.list_(pa.field("element", kind, nullable=nullable))
 
 
@@ -154,7 +154,7 @@ _declared: dict[type[object], dict[str, Column]] = {}
 
 
 def columns_of(record: type[object]) -> dict[str, Column]:
-    """Return column name → `Column` for a record, in the order of its fields. Other fields are left out."""
+    """Return column name → `Column` for a record, in the order of its fields. Fields without a column are left out."""
     if record not in _declared:
         fields, docs = dataclasses.fields(record), documented(record)  # type: ignore[arg-type]
         _declared[record] = {
@@ -166,11 +166,11 @@ def columns_of(record: type[object]) -> dict[str, Column]:
 
 
 def schema_of(record: type[object], *, also_in: str | None = None, prefix: str = "") -> pa.Schema:
-    """Return the Arrow schema of the table of a record, or of another place that stores some of the columns.
+    """Return the Arrow schema of the table of a record, or of another table that also has some of the columns.
 
     Args:
         record: The class of the record.
-        also_in: The name of the other place, as in `Column.also_in`. If None, the schema has all columns of the table.
+        also_in: The name of the other table, as in `Column.also_in`. If None, the schema has all columns of the record.
         prefix: The prefix of the names of the columns.
     """
     return pa.schema(
@@ -200,7 +200,8 @@ def keys_of(record: type[object]) -> dict[str, Column]:
 def item_of(instance: Any) -> Row:
     """Return the values of a record for an item of a loader, by key.
 
-    A value that is None is left out, but for single values with a padding, which replaces it.
+    A value that is None is left out. But if it is a single value (not a list) and its column has a `padding`, the item
+    gets the padding.
     """
     found: Row = {}
     for name, one in columns_of(type(instance)).items():
@@ -220,7 +221,7 @@ def values_of(instance: Any) -> Row:
 def row_of(instance: Any, *, prefix: str = "") -> Row:
     """Return the table row of a record as prefix + column name → value.
 
-    In lists whose elements may be null, elements that are padding become null.
+    In lists whose elements may be null, elements that are equal to the column's `padding` become null.
     """
     return {
         prefix + name: _with_nulls(getattr(instance, name), one) if one.has_nulls else getattr(instance, name)
@@ -229,7 +230,10 @@ def row_of(instance: Any, *, prefix: str = "") -> Row:
 
 
 def json_of(instance: Any, also_in: str) -> Row:
-    """Return column name → value for the columns that a place of `Column.also_in` stores as JSON. None is left out."""
+    """Return column name → value for the columns with `also_in` in `Column.also_in`, as JSON values.
+
+    Values that are None are left out.
+    """
     found: Row = {}
     for name, one in columns_of(type(instance)).items():
         value = getattr(instance, name) if also_in in one.also_in else None
@@ -251,13 +255,13 @@ def values_of_json(
 ) -> Row:
     """Return column name → value from JSON that `json_of` made. The values are checked by the rules of the columns.
 
-    A value that `json_of` left out is None. A column that the place does not store is None if the column may have null.
-    Otherwise, the result does not have the column.
+    A value that `json_of` left out because it was None is None again. For a column that the JSON never has, the result
+    has None if the column may have null, and no value otherwise.
 
     Args:
         record: The class of the record.
         content: The JSON object.
-        also_in: The place that stores the JSON, as for `json_of`.
+        also_in: The name that `json_of` got as its argument `also_in`.
         at: The position of the JSON object, for errors.
         prefix: The prefix of the names in the JSON object. The returned names do not have it.
 
@@ -294,8 +298,8 @@ def values_of_row(
         record: The class of the record.
         row: The row, as a batch with one row.
         at: The position of the row, for errors.
-        names: The names of the columns that the format defines (`names_in`). Other columns are the user's, and are
-            ignored. If None, no column is the user's.
+        names: The names of the columns that the format defines, as `names_in` returns them. Columns with other names
+            were defined by the user, and are ignored. If None, all columns are taken as defined by the format.
         prefix: The prefix of the names in the table. The returned names do not have it.
 
     Raises:

@@ -24,7 +24,7 @@ OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"  # values of the c
 VIDEO, IMAGES = "video", "images"  # values of the column `kind`
 EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of the column `proof`
 
-MEDIA = "media"  # a place of `Column.also_in`: the table `media` of a dataset
+MEDIA = "media"  # a name in `Column.also_in`: the column is also in the table `media` of a dataset
 IN_TARS_TOO = (MEDIA, SAMPLE)
 # Maximum width and height. Neither FFmpeg (av_image_check_size2 of libavutil) nor Pillow allows so many pixels.
 MAX_PIXELS = 1 << 28
@@ -44,8 +44,8 @@ class MediumRecord:
     """A row of the table `videos` for a usable medium. In a dataset, columns that the table `media` lacks are None.
 
     Attributes:
-        media_id: Stable name of the medium, 16 hex digits. It is the BLAKE2b hash of `uri`, of the number of the stream
-            if it is not the best video stream of the file, and of `member` if it is not null.
+        media_id: Stable name of the medium, 16 hex digits. It is a BLAKE2b hash of `uri`, of the number of the stream
+            if the medium is not the file's best video stream, and of `member` if the medium has a member.
         kind: `video` for a video stream, `images` for a sequence of images. Each image of a sequence is a packet and a
             random access point. A single image is a sequence with one image.
         uri: Path or uri of the file, or of the folder of loose images. A path is relative to the root in index.json, or
@@ -57,20 +57,21 @@ class MediumRecord:
         member_bytes: Size of a video that is a member of a file (0 if it was not read). Null if the video is the whole
             file.
         sidecars: Metadata of a video that is a member of a file, as JSON. For a video in a tar, these are the contents
-            of the sidecar files, by kind. For a video in a Parquet file, these are the other columns of the row
-            (`columns`). The user's columns of the listing are made from this metadata.
+            of the sidecar files, by kind (such as `json`). For a video in a Parquet file, these are the values of the
+            other columns of the row, under `columns`. The user's columns of the listing are made from this metadata.
         stream_index: Number of the video stream in its container. -1 if no video stream was found.
         video_streams: Number of video streams in the file, without cover art.
         status: `ok`, `refused`, `failed` or `gone`. `refused` is a readable medium whose frame-exactness is not proven,
             or a file without video that was found by a search (`error_kind` is `no_video`). `failed` is a medium that
-            cannot be read. `gone` is a medium whose file does not exist any more. Earlier rows of a medium that is
-            `gone` do not count.
+            cannot be read. `gone` is a medium whose file does not exist any more. Earlier rows of the same medium are
+            then ignored.
         error_kind: Reason why the medium is refused or failed, or kind of damage of a medium that is ok. It is a short
             word that does not change between versions. Null for a medium that is ok and not damaged.
         error_message: Reason or damage in `error_kind`, as a sentence.
         error_traceback: Python's traceback of a bug of framedex (`error_kind` is `internal_error`). Null for other
             errors.
-        probed_by: Version of framedex that probed the medium. Another version probes refused and failed media again.
+        probed_by: Version of framedex that probed the medium. A rerun with another version probes refused and failed
+            media again.
         tried: Version of FFmpeg and options with which probing failed. Null if the medium is not failed. A rerun with
             the same version and options does not probe the medium again.
         size_bytes: Size of the file at the time of probing. For loose images, the sum of the sizes of their files.
@@ -80,15 +81,15 @@ class MediumRecord:
             of 16 KiB, or of the whole content of a smaller file. For loose images, the BLAKE2b hash of their names,
             sizes and modification times, and of the source of their times. For an object in object storage, `etag` and
             the ETag, or `modified` and the modification time if the store has no ETags. For loose images in object
-            storage, a hash of the texts of all objects.
+            storage, a hash of these texts of all images.
         container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), or libavformat's name of another container. `files`
             for loose images, `tar` for images in a tar.
         depth: `packets` if every packet was read. `tables` if only sample tables and random access points were read.
         hashed: Whether every frame was decoded (--verify), so that `frames.md5` has hashes.
-        proof: Which frames were decoded in the way in which clips are decoded, and compared with the same frames of a
-            decode from further back. `every_frame` if all frames were compared with a full decode, `sampled` if some
-            frames were compared (--prove), null if none. Since version 3.8, videos whose codec is not parsed have
-            `every_frame`, and their full decode determines which frames exist.
+        proof: Which frames were proven to be exact. For the proof, a frame is decoded as for a clip, and compared with
+            the same frame from a decode that begins earlier in the file. `every_frame` if all frames were compared with
+            a full decode, `sampled` if some frames were compared (--prove), null if none. Since version 3.8, videos
+            whose codec framedex cannot parse have `every_frame`, and their full decode determines which frames exist.
         proved_by: Version of FFmpeg that decoded the frames for the proof.
         not_reproducible_gop_count: Number of GOPs with a frame that differed in the proof. The packets of these GOPs
             have the flag 4096. Null without a proof.
@@ -117,21 +118,21 @@ class MediumRecord:
         pts_source: Origin of the timestamps. `container` if they are the container's. `filled` if some were missing and
             were filled in. `joined` if they jumped back and were shifted to continue. `dealt` if they are decoding
             timestamps that were assigned to the frames in output order. `counted` if the container has no timestamps,
-            so that frames were counted. `listed` if those of images are from a rate, a listing or a file of times.
+            so that frames were counted. `listed` if they were given for images by a rate, a listing or a file of times.
         duration_pts: Time from the pts of the first frame to the end of the last frame.
         extradata: Configuration record of the decoder.
-        states: List of parameter sets that a decoder must get before it starts at some packets. `frames.start_state` is
-            the number of the entry for each random access point. The first entry is empty, and is correct for packet 0.
+        states: List of entries with parameter sets. A decoder that starts at a random access point must first get the
+            entry whose number is in `frames.start_state`. The first entry is empty. It is the entry for packet 0.
         reorder_depth: Number of frames that the decoder holds back to restore presentation order.
-        inband_parameter_sets: Whether packets carry parameter sets that differ from those in the configuration record.
+        inband_parameter_sets: Whether packets contain other parameter sets than the configuration record.
         inner_start_codes: Whether some length-prefixed units contain several NAL units between Annex B start codes.
         varying_shape: Whether pictures differ in size or pixel format.
         chroma_format: Syntax element chroma_format_idc: 0 is monochrome, 1 is 4:2:0, 2 is 4:2:2, 3 is 4:4:4.
         max_ref_frames: Syntax element max_num_ref_frames of an H.264 stream (0 if every picture is intra-coded). Null
             for other codecs.
         field_coded: Whether some pictures are coded as two fields.
-        hidden_unordered: Whether packets that an edit list hides are output in an order that differs from the order of
-            their timestamps. Their positions in output order are then unknown.
+        hidden_unordered: Whether decoders output the pictures of packets that an edit list hides, but not in the order
+            of their timestamps. The positions of these pictures in output order are then unknown.
         stated_frames: Number of packets of the stream according to the sample tables of an MP4 or MOV file. Null for
             other files and for fragmented files.
         stated_duration_seconds: Duration of the stream according to the header, or of the file if the header has none
@@ -141,8 +142,8 @@ class MediumRecord:
         packet_count: Number of packets of the stream.
         packet_bytes: Sum of the sizes of all packets of the stream.
         first_packets: Hash (16 hex digits of BLAKE2b) of the sizes of the first 256 packets, or of the CRC-32 values of
-            the first 256 images. Null for a video in which these packets have fewer than 8 different sizes, since such
-            sizes do not identify a medium.
+            the first 256 images. Null for a video in which these packets have fewer than 8 different sizes, since
+            different videos may then have the same sizes.
         frame_count: Number of presented frames.
         keyframe_count: Number of random access points.
         min_gap_seconds: Shortest time between two successive frames. Null for a single frame.
@@ -153,8 +154,8 @@ class MediumRecord:
         min_gop: Shortest distance between two successive random access points.
         mean_gop: Mean distance between two successive random access points.
         max_gop: Longest distance between two successive random access points.
-        seek_packets: Mean number of packets that a decoder must get, beginning at a random access point, until it
-            outputs a frame that is chosen at random.
+        seek_packets: Mean number of packets that a decoder needs to output a randomly chosen frame, beginning at the
+            random access point from which the frame can be decoded.
         non_reference_share: Fraction of the packets that no other packet needs.
         open_gop_count: Number of open random access points, whose leading pictures need the previous GOP. Null if some
             random access points were not read.
@@ -290,19 +291,18 @@ class PacketRecord:
             not one byte range of the file.
         size: Size of each packet.
         flags: Flags of each packet as bits. 1: closed random access point. 2: open random access point. 4:
-            non-reference, so that no other packet needs it. 8: leading, so that it can be decoded only if decoding
-            begins at the previous random access point. 16: hidden, so that it is decoded but not presented, due to an
-            edit list or the end of a sequence. 32: skipped, so that decoders output no picture for it. 64: field-coded.
-            128: second field, which continues the picture of the previous packet. 256: in a damaged GOP. 512: reset, a
-            random access point at which a new decoder session must begin. 1024: stated, so that it is a random access
-            point according to the sample table, but was not read and may be an open one. 2048: contains parameter sets
-            that differ from the current ones, so that it is always decoded. 4096 (together with 256): not reproducible,
-            since a frame of the GOP differs if it is decoded as for a clip. The element is null if the packet was not
-            read (depth `tables`).
+            non-reference (no other packet needs it). 8: leading (it can be decoded only if decoding begins at the
+            previous random access point). 16: hidden (it is decoded but not presented, due to an edit list or the end
+            of a sequence). 32: skipped (decoders output no picture for it). 64: field-coded. 128: second field (it
+            completes the picture of the previous packet). 256: in a damaged GOP. 512: reset (a random access point at
+            which a new decoder session must begin). 1024: stated (a random access point according to the sample table;
+            the packet was not read, so the random access point may be open). 2048: contains parameter sets that differ
+            from the current ones, so it is always decoded. 4096 (together with 256): not reproducible (a frame of the
+            GOP differed in the proof). The element is null if the packet was not read (depth `tables`).
         slots: Reference slots of each packet as bits, in AV1 and HEVC. Bits 0 to 7 are the slots that the frames of the
             packet use, with their content before the packet. Bits 8 to 15 are the slots that the frames refresh. Bit 16
-            is set if all these slots are known. If it is not set, the packet may need every packet before it. The slots
-            of HEVC are assigned by the index, those of AV1 by the stream. The list is null if the slots were not read.
+            is set if all these slots are known. If it is not set, the packet may need every packet before it. An AV1
+            stream has slots itself. For HEVC, indexing assigns the slots. The list is null if the slots were not read.
         start_state: For each random access point in order, the number of the entry of `videos.states` that a decoder
             must get before it starts there. The list is null if no random access point needs an entry.
         md5: With --verify, the MD5 of each packet's picture: of the native planes, with rows cropped to their visible
@@ -387,8 +387,8 @@ class AudioPackets:
 
     Attributes:
         sample: The position of the first decoded sample of each packet. Position n is at n / `videos.audio_rate`
-            seconds. All coded samples of the packets are counted. So decoders that trim samples by themselves (such as
-            the pre-skip of Opus) must be configured not to do so.
+            seconds. All coded samples of the packets are counted. So a decoder that removes samples by itself (such as
+            the pre-skip of Opus) must be configured to keep them.
         offset: The offset of each packet in bytes. None if not every packet is one byte range of the file.
         size: The size of each packet in bytes.
     """

@@ -35,7 +35,7 @@ def pinned(uri: str) -> str:
     If the uri has no revision, the branch `main` is used.
 
     Raises:
-        SourceError: The uri is not that of a dataset.
+        SourceError: The uri does not name a dataset.
         StorageError: The Hub does not answer, or does not have the dataset or revision.
         MissingExtraError: huggingface_hub is not installed.
     """
@@ -45,7 +45,7 @@ def pinned(uri: str) -> str:
     match = DATASET.fullmatch(uri)
     if match is None:
         raise SourceError(
-            "the uri is not that of a dataset of the Hub", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
+            "the uri does not name a dataset of the Hub", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
         )
     if (match["revision"] or "").startswith("refs") and "%2F" not in match["revision"].upper():
         raise SourceError(
@@ -137,7 +137,7 @@ class HubStore(web.WebStore):
         """Return the answer of the Hub or of the storage server to which the Hub redirects.
 
         Raises:
-            StorageError: The Hub answered for another commit, or redirects to an address that is not followed.
+            StorageError: The Hub answered for another commit, or redirects to an address that must not be followed.
             PreconditionError: The ETag of the file differs from `If-Match`.
         """
         # The ETags of storage servers differ from those of the Hub, so `If-Match` is checked by this class.
@@ -248,7 +248,7 @@ def _next(address: str, location: str | None, scheme: str, key: str) -> str:
     split = urlsplit(found)
     if location is None or split.username is not None or split.scheme not in {"https", scheme} or not split.hostname:
         raise StorageError(
-            "the Hub redirects to an address that is not followed",
+            "the Hub redirects to an address that framedex does not follow",
             kind="redirected",
             where=key,
             found=f"{split.scheme}://{split.hostname}",

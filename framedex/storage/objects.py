@@ -28,11 +28,12 @@ from framedex.storage.web import WebStore, as_storage_error, may_be_tried_again
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-# The id of the process that first used a store. A process that was forked later has the store, but not its threads.
+# The id of the process that first used a store. A process that is forked later inherits the store, but not the threads
+# that the store needs.
 _OPENED_BY: list[int] = []
 
 
-USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # defaults: time limit of one request, and how often a failed one is repeated
+USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # defaults: time limit of a request, and number of repeats of a failed request
 TRYING_SECONDS = 180.0  # time after which a failed request is not repeated any more
 
 
@@ -78,7 +79,9 @@ def _store(name: str, seconds: float, retries: int) -> Any:
         raise as_storage_error(name, error) from None
 
 
-GAP_BYTES = 256 << 10  # gap between two ranges whose transfer takes about as long as the latency of a second request
+# Two ranges with a gap of up to this size are fetched by one request. Transferring the gap takes about as long as the
+# latency of a second request.
+GAP_BYTES = 256 << 10
 WASTE = 0.5  # the maximum ratio of unwanted bytes to wanted bytes
 MAX_BYTES = 8 << 20  # maximum size of a request; larger ones are split, since several connections are faster than one
 
@@ -292,8 +295,8 @@ def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> lis
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
     """Call a function for each value in parallel, and return the results in order.
 
-    The calls run in the thread pool for requests. If the caller is itself a thread of this pool, the calls run one by
-    one in that thread, since waiting for other threads of the same pool could cause a deadlock.
+    The calls run in the thread pool for requests. If the caller already runs in a thread of this pool, it makes the
+    calls itself, one by one, since waiting for other threads of the same pool could cause a deadlock.
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
@@ -366,7 +369,7 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
 
     Raises:
         StorageError: The request failed. The kind is `exists` if an object exists and `replaces` is None. The kind is
-            `changed` if the existing object is not the one in `replaces`.
+            `changed` if the metadata of the existing object differs from `replaces`.
     """
     store, key = _open(uri)
     etag = None if replaces is None else replaces.etag
@@ -445,7 +448,7 @@ def _open(uri: str) -> tuple[Any, str]:
     """Return (store, key) for a uri.
 
     Raises:
-        StorageError: The process was forked from one that used a store, or the store cannot be opened.
+        StorageError: This process was forked from a process that used a store, or the store cannot be opened.
         MissingExtraError: obstore or huggingface_hub is not installed.
     """
     name, key = split(uri)

@@ -228,7 +228,7 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
 
 @contextlib.contextmanager
 def _as_of_files(uri: str) -> Iterator[None]:
-    """Convert a StorageError about a missing object that occurs inside into FileNotFoundError."""
+    """Replace a StorageError about a missing object in the block by FileNotFoundError."""
     try:
         yield
     except StorageError as error:
@@ -251,7 +251,7 @@ class Access:
         root: The new location of the sources, if the sources were moved: a folder that replaces the recorded root, or a
             mapping {old prefix: new prefix} of absolute paths or uris. If None, the sources are at the recorded
             location.
-        allow_remote: Whether sources may be read from other stores than that of the index or dataset.
+        allow_remote: Whether sources may be read from other stores than the store of the index or dataset.
     """
 
     root: Root | None = None
@@ -349,8 +349,8 @@ class Locations:
             where=self._place,
             found=named((f"{store} ({counted(count, 'source')})" for store, count in ordered), len(ordered)),
             allowed=self._own_store,
-            remedy=f"if you trust these stores: --allow-remote, allow_remote=True or {ALLOW_REMOTE}=1; "
-            "if the sources were moved: --root or root=",
+            remedy=f"if you trust these stores, pass --allow-remote or allow_remote=True, or set {ALLOW_REMOTE}=1; "
+            "if the sources were moved, pass --root or root=",
         )
 
 

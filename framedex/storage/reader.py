@@ -25,10 +25,12 @@ Read = Callable[[int, int], bytes]  # (offset, length) → bytes; fewer than `le
 
 FIRST_BYTES = 256 << 10  # size of the first request, which contains the headers of most containers
 BLOCK_BYTES = 128 << 10  # least size of a later request; transferring less would not be faster, due to the latency
-# Size of a request that continues a previous one: the first such size, and the maximum. Each request of a sequential
-# read is larger than the one before by a quarter.
+# Sizes of the requests of a sequential read. NEXT_BYTES is the size of the first request that continues an earlier one.
+# Each further request is larger by a quarter than the one before, up to MAX_NEXT_BYTES.
 NEXT_BYTES, MAX_NEXT_BYTES = 256 << 10, 1 << 20
-TAIL_BYTES = 512 << 10  # size of the end of an object that is read by one request, since more of it is often needed
+# If a read begins at most this many bytes before the end of an object, one request reads all bytes up to the end. More
+# of these bytes are often needed later.
+TAIL_BYTES = 512 << 10
 KEPT_BYTES = 64 << 20  # number of bytes per object that are kept in memory
 
 
@@ -39,9 +41,10 @@ class ObjectReader:
 
     Args:
         uri: The object.
-        facts: The metadata that the object must have. If None, the metadata in the answer to the first request.
-        part: The byte range of the object to read as if the range were the whole object. `facts` must be given then. If
-            None, the whole object is read.
+        facts: The metadata that the object must have. If None, the reader requests the object's current metadata, and
+            the object must not change later.
+        part: The byte range of the object to read as if the range were the whole object. If given, `facts` must also be
+            given. If None, the whole object is read.
         fetch_ranges: The function that fetches byte ranges of the object.
         kept_bytes: The maximum number of bytes that are kept in memory.
         most_requests: The maximum number of requests. A further request raises StorageError of kind `requests`. If
@@ -64,7 +67,8 @@ class ObjectReader:
         self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
         self.requests, self._most_requests = 0, most_requests
         self._next = NEXT_BYTES
-        # The last error that this reader raised. A library that calls this reader may raise another error instead.
+        # The last error that this reader raised. A library that calls this reader may raise another error instead, so
+        # callers of the library find the cause here.
         self.failure: StorageError | None = None
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
@@ -227,7 +231,7 @@ ASIDE = ".writing-"  # prefix of the names of unfinished files, which readers ig
 SUFFIX = ".range"
 KEPT_SHARE = 0.9  # ranges are removed down to this share of the limit, so that not every write has to remove some
 ABANDONED_SECONDS = 3600.0  # age from which on an unfinished file is deleted, since its process must have been killed
-PAUSE_SECONDS = 60.0  # time without writes after a failed one; otherwise, a full disk would slow down every read
+PAUSE_SECONDS = 60.0  # time without writes after a failed write; otherwise, a full disk would slow down every read
 CHECK_BYTES = 4  # size of the CRC-32 at the end of each cached file
 LOG = logging.getLogger("framedex.storage")
 
@@ -315,7 +319,7 @@ class DiskCache:
             os.close(file)
 
     def _remove_oldest(self, most: int) -> int:
-        """Remove the least recently used ranges until at most `most` bytes remain. Return the number that remain."""
+        """Remove the least recently used ranges until at most `most` bytes remain. Return the number of bytes then."""
         entries: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):

@@ -36,15 +36,17 @@ def local_path(name: str) -> str:
         return name
     host, slash, path = name.removeprefix(_FILE).partition("/")
     if not slash or host not in ("", "localhost"):
-        raise SourceError("a file:// uri must be that of a local file", found=name, allowed="file:///absolute/path")
+        raise SourceError(
+            "a file:// uri must refer to a file of this machine", found=name, allowed="file:///absolute/path"
+        )
     return unquote(f"/{path}")
 
 
 def checked(uri: str) -> str:
     """Return a uri in the form in which indexes and datasets record uris: without a trailing slash.
 
-    Recorded uris are also shown in messages, so they must not contain secrets. Neither a user name or password, nor a
-    query is allowed, such as the query of a presigned uri or of a shared access signature.
+    Recorded uris are also shown in messages, so a uri that may contain a secret is refused. Secrets may be a user name,
+    a password, or the query of a presigned uri or of a shared access signature.
 
     Raises:
         SourceError: The uri may contain a secret, has no bucket, or has a key with an empty part, `.` or `..`.
@@ -90,7 +92,7 @@ def uri_of(store: str, key: str) -> str:
 
 
 def joined(root: str, uri: str) -> str:
-    """Join a root and a path or uri that is relative to the root. An absolute path or a uri does not use the root."""
+    """Join a root folder and a relative path. For an absolute path or a uri, the root is ignored."""
     if is_remote(uri):
         return _lower_scheme(uri)
     if is_remote(root):
@@ -121,22 +123,25 @@ def relative(name: str, root: str) -> str:
 
 
 def is_inside(name: str, folder: str) -> bool:
-    """Return whether a uri or an absolute path is below a folder, by comparing the texts."""
+    """Return whether a uri or an absolute path is below a folder. Only the texts are compared."""
     return name.startswith(f"{folder.rstrip('/')}/")
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a name, joined to a folder, may be outside of it: a uri, an absolute path, or a path with `..`."""
+    """Return whether a name may lead out of the folder to which it is joined.
+
+    Uris, absolute paths and paths with `..` may lead out of the folder.
+    """
     return is_uri(name) or name.startswith("file:/") or os.path.isabs(name) or goes_up(name)
 
 
 def goes_up(name: str) -> bool:
-    """Return whether a part of a path or uri is `..`, as it is or after percent-decoding, which web servers apply."""
+    """Return whether a path or uri has a part `..`, or a part that is `..` when a web server decodes it (`%2e%2e`)."""
     return ".." in name.split("/") or ".." in unquote(name).split("/")
 
 
 def common_folder(uris: list[str]) -> str:
-    """Return the deepest folder of object storage that contains all given folders, or "" if no folder does."""
+    """Return the deepest folder of object storage that contains all given folders, or "" if there is no such folder."""
     levels = zip(*(uri.split("/") for uri in uris), strict=False)
     same = [level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels)]
     return "/".join(same) if len(same) > len(["s3:", ""]) else ""

@@ -1,4 +1,4 @@
-"""Access to a web server as object storage, by HEAD and range requests. Errors of all stores as StorageError.
+"""Access to a web server as object storage, by HEAD and range requests. Conversion of stores' errors to StorageError.
 
 obstore follows redirects to any address, so a malicious web server could make it send requests to any host of the
 user's network. `WebStore` follows a redirect only within the same scheme, host and port, and to servers that the user
@@ -26,7 +26,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from framedex.errors import FramedexError, StorageError
 
 REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # environment variable with further servers to which redirects may lead
-MAX_REDIRECTS = 3  # number of redirects per request that are followed; one is usual
+MAX_REDIRECTS = 3  # number of redirects per request that are followed; usually, there is at most one
 REDIRECTING = frozenset({301, 302, 303, 307, 308})  # HTTP statuses of redirects
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # HTTP statuses of temporary failures
 PORTS = {"http": 80, "https": 443}
@@ -53,7 +53,7 @@ class NotFoundError(Exception):
 
 
 class PreconditionError(Exception):
-    """The ETag of the object differs from that in the header If-Match."""
+    """The ETag of the object differs from the ETag in the request header If-Match."""
 
 
 class NotSupportedError(Exception):
@@ -129,8 +129,8 @@ class WebStore:
 
         Args:
             key: The object.
-            options: `range` is (begin, end), or {"suffix": number of bytes at the end}. `if_match` is the ETag that the
-                object must have; it may be missing. obstore has the same options.
+            options: `range` is (begin, end), or {"suffix": number of bytes at the end}. `if_match`, which may be left
+                out, is the ETag that the object must have. obstore has the same options.
         """
         wanted = options["range"]
         most = wanted["suffix"] if isinstance(wanted, dict) else wanted[1] - wanted[0]
@@ -171,8 +171,8 @@ class WebStore:
     def _exchange(self, method: str, address: SplitResult, headers: dict[str, str], most: int) -> Response:
         """Send one request and return the response. Raises OSError, HTTPException.
 
-        If the content is longer than `most` bytes, the rest is not read, and the connection is closed. A longer content
-        of a range request is an error.
+        If the content is longer than `most` bytes, the rest is not read, and the connection is closed. If the request
+        was a range request, longer content is an error.
         """
         origin = origin_of(address)
         target = address.path + (f"?{address.query}" if address.query else "")
@@ -223,7 +223,7 @@ class WebStore:
     def _connection(self, origin: Origin) -> Iterator[Connection]:
         """Provide a connection to a server, and the headers for a proxy.
 
-        If no error occurs inside, the connection is kept open for later requests.
+        If no error occurs in the block, the connection is kept open for later requests.
         """
         with self._lock:
             idle = self._idle.setdefault(origin, [])
@@ -277,7 +277,7 @@ def answer_of(method: str, key: str, headers: dict[str, str], response: Response
         response: The response.
 
     Raises:
-        NotFoundError, PreconditionError, AnswerError: The status is that of an error.
+        NotFoundError, PreconditionError, AnswerError: The status of the response is an error.
         NotSupportedError: The server ignored the range, or did not send the size of the object.
     """
     status, reason, found, content = response
@@ -321,7 +321,7 @@ def _not_followed(what: str, address: str, found: str) -> StorageError:
         where=address.partition("?")[0],
         found=f"{to.scheme}://{to.netloc.rpartition('@')[2]}{to.path}",
         allowed=f"up to {MAX_REDIRECTS} redirects within the same scheme, host and port, or to servers in {REDIRECTS}",
-        remedy=f"use the other address, or set {REDIRECTS}=scheme://host:port if you trust that server",
+        remedy=f"use the address in `found`, or set {REDIRECTS}=scheme://host:port if you trust its server",
     )
 
 

@@ -76,7 +76,7 @@ def test_clips_of_a_dataset_that_lack_a_view_or_lie_apart_are_found(scenes: Path
 
 def test_without_views_a_policy_says_nothing_of_scenes(scenes: Path) -> None:
     assert not {"views_absent", "views_drift", "views_gaps"} & found(scenes / "INDEX", "--policy", "fps").keys()
-    with pytest.raises(AssertionError, match="it needs --policy, of a policy with views"):
+    with pytest.raises(AssertionError, match="it needs --policy with a policy that has views"):
         run("audit", scenes / "INDEX", "--check", "views_gaps", "--policy", "fps")
 
 

@@ -90,7 +90,7 @@ def test_help_names_the_options_that_are_needed() -> None:
     root, allow_remote, seed = command.params
     assert isinstance(root, click.Option)
     assert isinstance(allow_remote, click.Option)
-    assert (allow_remote.help or "").startswith("With --files: read sources also from buckets")
+    assert (allow_remote.help or "").startswith("With --files: also read sources")
     assert isinstance(seed, click.Option)
     assert root.help == "With --files: new location of the sources, if the sources were moved."
     assert seed.help == "Seed of the draw."

@@ -111,7 +111,7 @@ def test_verifying_and_asking(videos: Path, tmp_path: Path) -> None:
     table = framedex.query(videos / "INDEX", "SELECT uri, count(*) AS n FROM frames GROUP BY uri")
     assert set(table["uri"].to_pylist()) == set(NAMES)
     assert min(table["n"].to_pylist()) > 0
-    with pytest.raises(FramedexError, match="only one statement that reads"):
+    with pytest.raises(FramedexError, match="a single statement that only reads"):
         framedex.query(videos / "INDEX", "DROP TABLE videos")
 
 

@@ -34,7 +34,7 @@ def test_a_revision_becomes_its_commit(hub: Hub) -> None:
     assert pinned("hf://datasets/some/one@v2%2Fx") == f"hf://datasets/some/one@{second}"
     assert pinned(f"hf://datasets/some/one@{second}/a") == f"hf://datasets/some/one@{second}/a"
     assert pinned("s3://bucket/a") == "s3://bucket/a"
-    with pytest.raises(SourceError, match="is not that of a dataset"):
+    with pytest.raises(SourceError, match="does not name a dataset"):
         pinned("hf://some/model/a")
     with pytest.raises(StorageError, match="no such revision"):
         pinned("hf://datasets/some/one@none/a")

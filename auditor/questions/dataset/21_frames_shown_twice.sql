@@ -1,4 +1,4 @@
--- How many frames are in how many clips?
+-- How many frames are in one clip, in two clips, and so on?
 SELECT clips_showing_it, count(*) AS frames
 FROM (
     SELECT c.media_id, f.frame, count(DISTINCT clip_id) AS clips_showing_it

@@ -1,4 +1,4 @@
--- How many hours of video have each codec and picture size?
+-- How many hours of video are there with each codec and picture size?
 SELECT codec, width, height, count(*) AS videos, round(sum(duration_seconds) / 3600, 2) AS hours
 FROM videos
 WHERE status = 'ok'

@@ -1,4 +1,4 @@
--- Packets needed for one random frame
+-- Packets needed for one randomly chosen frame
 SELECT media, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

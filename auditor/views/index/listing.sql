@@ -1,2 +1,2 @@
--- One row per mention of a medium in a listing, with the user's columns.
+-- One row for each row of a listing that names a medium, with the user's columns.
 SELECT * FROM listing_file
