@@ -304,8 +304,9 @@ class PixelOptions:
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)
 
 
-PICTURES = "pictures"  # the key of `picture_facts` in the states of loaders
-STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}  # stands for a missing key
+PICTURES = "pictures"  # key of the list of `picture_facts` in states of loaders
+# The options that a state without the key stands for: versions before it delivered pictures as they are stored.
+STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}
 
 
 def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
