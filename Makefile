@@ -10,7 +10,7 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check wording guard habits types lint metadata constraints wheel docs fuzz mutants planted clean
+.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check wording habits types lint metadata constraints wheel docs fuzz mutants planted clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
@@ -22,7 +22,6 @@ help:
 	@echo "make fresh                  make demo and make test as a newcomer runs them, in a minimal Debian (as root)"
 	@echo "make check                  ruff, mypy --strict, layering, language, metadata"
 	@echo "make wording                write what errors say into tests/data/wording.txt, after a change of their wording"
-	@echo "make guard                  write the hashes of what is written and printed (tests/data/guard.json), after a change of it"
 	@echo "make habits                 write the counts of habits of language, after they have fallen"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make mutants [MUTANTS=2000] change small streams, and compare what clips return with full decodes"
@@ -73,10 +72,6 @@ check: lint types metadata
 
 wording: $(VENV)/.dev
 	$(BIN)/python -m tests.project.test_wording
-
-# Hashes of what is written and printed, which a change that keeps behaviour keeps.
-guard: $(VENV)/.dev
-	$(BIN)/python -m tests.project.test_guard
 
 # Fewer habits of language than tests/project/language.json allows: writes the lower counts.
 habits: $(VENV)/.dev
