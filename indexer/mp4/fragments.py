@@ -149,8 +149,7 @@ def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: 
         raise UntrustedTables(f"{header_bytes} bytes of fragment headers claim {collector.samples} samples")
     runs = collector.runs
     counts = np.array([run.count for run in runs], np.int64)
-    ends = np.cumsum(counts)
-    firsts = ends - counts
+    firsts = np.cumsum(counts) - counts
     table = _rows(runs, firsts, collector.samples)
     duration, size, composition = table[:, 0], table[:, 1], table[:, 3].astype(np.int32).astype(np.int64)
     if len(size) and (size.min() < 1 or size.max() > MAX_SAMPLE_BYTES):

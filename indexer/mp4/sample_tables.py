@@ -373,8 +373,7 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
         columns.composition = np.zeros(listed, np.int64)
     more.time = more.time - offset
     names = Samples.__slots__
-    joined = {name: np.concatenate([getattr(columns, name), getattr(more, name)]) for name in names}
-    return Samples(**joined), shift
+    return Samples(**{name: np.concatenate([getattr(columns, name), getattr(more, name)]) for name in names}), shift
 
 
 def _check_media(columns: Samples, layout: Layout) -> None:

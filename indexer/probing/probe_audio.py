@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 import av
 import numpy as np
@@ -340,7 +339,12 @@ def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding)
     with file.open() as container:
         for number, packet in enumerate(demux_packets(container, stream_index)):
             data = bytes(packet)
-            _check_side_data(packet, number, coding)
+            if packet.is_corrupt:
+                raise audio_times.AudioProblem(f"audio packet {number} is damaged")
+            if packet.has_sidedata("encryption_info"):
+                raise audio_times.AudioProblem("the audio is encrypted")
+            if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
+                raise audio_times.AudioProblem(f"the decoder's configuration changes at audio packet {number}")
             if packet.has_sidedata("skip_samples"):
                 skip = bytes(packet.get_sidedata("skip_samples"))
                 demuxed.skip[number] = (int.from_bytes(skip[:4], "little"), int.from_bytes(skip[4:8], "little"))
@@ -362,15 +366,6 @@ def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding)
         raise audio_times.AudioProblem("the audio stream has no packets")
     demuxed.addressable = finder.found_all
     return demuxed
-
-
-def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.AudioCoding) -> None:
-    if packet.is_corrupt:
-        raise audio_times.AudioProblem(f"audio packet {number} is damaged")
-    if packet.has_sidedata("encryption_info"):
-        raise audio_times.AudioProblem("the audio is encrypted")
-    if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
-        raise audio_times.AudioProblem(f"the decoder's configuration changes at audio packet {number}")
 
 
 def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:

@@ -84,7 +84,13 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFact
     try:
         if task.form == "folder":
             medium = replace(medium, identity=folder_identity(path, task))
-            return [_probe_folder(path, task, medium, verify)]
+            times = _folder_times(path, task)
+            columns = _read_sequence(task.names, lambda number: _read(path, task.names[number]), verify)
+            identity = folder_identity(path, task)
+            if identity != medium.identity or int(columns.size.sum()) != identity.size_bytes:
+                raise MediaError("changing", "the images changed while they were probed")
+            offset = np.zeros(len(task.names), np.int64)
+            return [_described(medium, columns, task.names, times, offset=offset, path=list(task.names))]
         with opened_file(path) as file:
             medium = replace(medium, identity=file.identity)
             if task.form == "tar":
@@ -147,16 +153,6 @@ def _read(folder: str, name: str, most: int = MAX_IMAGE_BYTES) -> bytes:
 def _check_size(name: str, size: int, most: int = MAX_IMAGE_BYTES) -> None:
     if size > most:
         raise MediaError("too_large", f"{name} has {size} bytes, but at most {most} are allowed", refused=True)
-
-
-def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool) -> MediumFacts:
-    times = _folder_times(path, task)
-    columns = _read_sequence(task.names, lambda number: _read(path, task.names[number]), verify)
-    identity = folder_identity(path, task)
-    if identity != medium.identity or int(columns.size.sum()) != identity.size_bytes:
-        raise MediaError("changing", "the images changed while they were probed")
-    offset = np.zeros(len(task.names), np.int64)
-    return _described(medium, columns, task.names, times, offset=offset, path=list(task.names))
 
 
 def _folder_times(path: str, task: ImageTask) -> ImageTimes:
