@@ -117,11 +117,10 @@ class _Collector:
             raise UntrustedTables(
                 f"a traf in the moof at byte {start} has no tfdt; demuxers may use sidx times instead"
             )
-        for run in runs:
-            if run.count:
-                self.samples += run.count
-                self.runs.append(run)
-                self.run_moofs.append(number)
+        kept = [run for run in runs if run.count]
+        self.samples += sum(run.count for run in kept)
+        self.runs += kept
+        self.run_moofs += [number] * len(kept)
         if self.samples > self.layout.size_bytes:
             raise UntrustedTables(f"the fragments claim {self.samples} samples, but the file has fewer bytes")
 

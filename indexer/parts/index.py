@@ -117,8 +117,7 @@ class Index:
         A row is valid if no later row supersedes it and its status is not `gone`.
         """
         first, end = np.searchsorted(self._part, [number, number + 1])
-        mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
-        rows: NDArray[np.int64] = mine - first
+        rows: NDArray[np.int64] = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))] - first
         return rows
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:

@@ -111,8 +111,7 @@ CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 def container_name(container: av.container.InputContainer) -> str:
     """Return `mp4`, `matroska`, or libavformat's name for another container."""
-    name = container.format.name
-    return CONTAINERS.get(name, name)
+    return CONTAINERS.get(container.format.name, container.format.name)
 
 
 def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:

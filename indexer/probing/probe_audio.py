@@ -113,10 +113,8 @@ def _edited(
     if edit.media_time < 0 or any(one.media_time != -1 for one in empty):
         raise UntrustedTables("the edit list presents several pieces of the audio")
     length = rescale(edit.duration, track)
-    if not length:
-        raise UntrustedTables("the edit list does not present any part of the audio")
     hidden = (time + duration <= edit.media_time) | (time >= edit.media_time + length)
-    if hidden.all():
+    if not length or hidden.all():
         raise UntrustedTables("the edit list does not present any part of the audio")
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
@@ -213,10 +211,9 @@ def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
     """Return the metadata that libavformat reports for a stream, before any packet is decoded."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
-    start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
     audio = AudioFacts(
         stream_index=stream.index,
-        start_seconds=start,
+        start_seconds=float(stream.start_time * time_base) if time_base and stream.start_time is not None else None,
         duration_seconds=float(stream.duration * time_base) if time_base and stream.duration else None,
     )
     if not context:  # FFmpeg has no decoder for the stream

@@ -184,8 +184,7 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
         sequence = replace(medium, member=readable_name(member))
         try:
             images = [_only(by_name[name]) for name in names]
-            times = at_rate(len(images), task.rate)
-            sequence = _in_file(file.descriptor, images, times, sequence, verify)
+            sequence = _in_file(file.descriptor, images, at_rate(len(images), task.rate), sequence, verify)
             if tar.damage is not None:
                 known = None if sequence.problem is None else sequence.problem.message
                 message = "; ".join(filter(None, (known, f"the tar is truncated or damaged: {tar.damage}")))

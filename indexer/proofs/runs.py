@@ -521,8 +521,7 @@ def packets_in_ranges(
     begin, length = offset[numbers], size[numbers]
     apart = begin[1:] != begin[:-1] + length[:-1]
     piece = (begin - begin[0]) // MAX_BYTES if len(begin) else begin
-    edges = np.flatnonzero(apart | (np.diff(piece) != 0)) + 1
-    for part in np.split(np.arange(len(numbers)), edges):
+    for part in np.split(np.arange(len(numbers)), np.flatnonzero(apart | (np.diff(piece) != 0)) + 1):
         if not len(part):
             continue
         first = int(begin[part[0]])

@@ -189,8 +189,8 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
                 remedy="rename the column in the listing",
             )
     check_one_timing(listed)
-    # A repeated mention of the same medium with the same columns is removed. If a search found a medium and the user also
-    # named it, the remaining mention counts as named by the user.
+    # Repeated mentions of the same medium with the same columns are removed. If a search found a medium and the user
+    # also named it, the remaining mention counts as named by the user.
     kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
