@@ -97,9 +97,7 @@ def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.P
     """
     with memory_errors():
         try:
-            for packet in container.demux(container.streams[stream_index]):
-                if packet.size:
-                    yield packet
+            yield from (packet for packet in container.demux(container.streams[stream_index]) if packet.size)
         except IndexError:
             # If a stream first appears in the middle of the file, PyAV 18 reads memory beyond the end of its list of
             # streams after the last packet. It may then raise this error.
@@ -181,9 +179,8 @@ class ProbedFile:
     @property
     def size_bytes(self) -> int:
         """The size of the medium when the file was opened, in bytes."""
-        if self.member is None or self.member.part is None:
-            return self.identity.size_bytes
-        return self.member.part.size_bytes
+        part = None if self.member is None else self.member.part
+        return self.identity.size_bytes if part is None else part.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
         """Return `length` bytes of the medium from `offset` on, or fewer if the medium ends before."""
@@ -409,9 +406,8 @@ def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
 
 def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
     """Yield the visible part of each plane of a picture, uint8 [rows, bytes]. A palette is one row of 1024 bytes."""
-    palette = picture.format.name == "pal8"
     for number, plane in enumerate(picture.planes):
-        if palette and number == 1:
+        if picture.format.name == "pal8" and number == 1:
             yield plane_rows(plane, 1)[:, :1024]
         else:
             yield plane_rows(plane, plane.height)[:, : _row_bytes(picture.format.name, plane.width, number)]

@@ -292,8 +292,8 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
     Args:
         rank: int64 [pictures], the index of each picture in output order. The pictures are in decode order.
     """
-    place = np.arange(len(rank))
-    reach = int(np.abs(rank - place).max(initial=0))  # two pictures with a distance above 2 * reach are in order
+    # Two pictures with a distance above 2 * reach are in order.
+    reach = int(np.abs(rank - np.arange(len(rank))).max(initial=0))
     held = np.zeros(len(rank), np.int64)
     for lag in range(1, min(2 * reach, MAX_REORDERED) + 1):
         held[lag:] += rank[:-lag] > rank[lag:]

@@ -262,7 +262,13 @@ class Av1Scanner:
         intra = np.bincount(packet[np.isin(headers.frame_type, INTRA_FRAMES) & ~headers.existing], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra)  # decoders output nothing before the first intra frame
         unclear = damaged | np.isin(np.arange(n), list(self._redundant))
-        states, state = self._states(start & ~carries, packet[first], sequence[first])
+        # The random access points without a sequence header get the header of their first frame as their state.
+        wanted = first & (start & ~carries)[packet]
+        numbers, place = np.unique(sequence[wanted], return_inverse=True)
+        state = np.zeros(n, np.int32)
+        state[packet[wanted]] = place + 1
+        payloads = list(self._payloads)
+        states = (b"", *(sequence_header_obu(payloads[number]) for number in numbers.tolist()))
         slots, gap = packet_slots(packet, headers, start)
         return base.pictures_of(
             np.where(start, base.CLOSED_START, base.NO_START).astype(np.uint8),
@@ -294,20 +300,3 @@ class Av1Scanner:
             for number, some in zip(numbers, rows, strict=True)
         ]
         return FrameHeaders.joined(parts, rows)
-
-    def _states(
-        self, needy: NDArray[np.bool_], packet: NDArray[np.int64], sequence: NDArray[np.int64]
-    ) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return `states` and `state` of `Pictures` for random access points whose packet has no sequence header.
-
-        Args:
-            needy: bool [packets], whether the packet is a random access point without a sequence header.
-            packet: int64 [packets with frames], the numbers of the packets that contain frames.
-            sequence: int64 [packets with frames], the number of the sequence header of the packet's first frame.
-        """
-        state = np.zeros(len(needy), np.int32)
-        wanted = needy[packet]
-        numbers, place = np.unique(sequence[wanted], return_inverse=True)
-        state[packet[wanted]] = place + 1
-        payloads = list(self._payloads)
-        return (b"", *(sequence_header_obu(payloads[number]) for number in numbers.tolist())), state

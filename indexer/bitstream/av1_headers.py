@@ -62,9 +62,7 @@ def parse_sequence_header(payload: bytes) -> SequenceHeader:
     operation = {} if reduced else _parse_operation(bits)
     width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
     size = (bits.u(width_bits), bits.u(height_bits))
-    frame_id_bits = 0
-    if not reduced and bits.flag():
-        frame_id_bits = bits.u(4) + bits.u(3) + 3
+    frame_id_bits = bits.u(4) + bits.u(3) + 3 if not reduced and bits.flag() else 0
     bits.u(3)
     screen_content_tools = integer_mv = SELECT
     order_hint_bits = 0
@@ -249,7 +247,12 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     resized = switch | (bits.u(1, where=coded & ~switch) != 0)
     hint = bits.u(sequence.order_hint_bits, where=coded)
     bits.u(3, where=coded & ~intra & ~resilient)
-    _skip_removal_times(bits, coded, extension, sequence)
+    if sequence.removal_time_bits:
+        # The buffer_removal_time of each operating point that the frames belong to is skipped.
+        has_times = coded & (bits.u(1, where=coded) != 0)
+        layer = np.maximum(extension, 0)
+        for point in sequence.removal_points:
+            bits.u(sequence.removal_time_bits, where=has_times & (is_within(point, layer) != 0) if point else has_times)
     refresh = np.where(all_refreshed | ~coded, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
     length = bits.position
     inter = coded & ~intra
@@ -257,52 +260,20 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     # slots. So decoding depends on all slots, and `uses` is unknown.
     states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
     listed = ~states_slots & (~inter | (~switch & (sequence.frame_id_bits == 0)))
-    listed, references = _references(bits, inter, listed, sequence)
+    # The fields from frame_refs_short_signaling to ref_frame_idx of inter frames
+    if sequence.order_hint_bits:
+        listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))
+    for _ in range(REFERENCES):
+        uses |= np.where(inter & listed, 1 << bits.u(3, where=inter & listed), 0)
     return FrameHeaders(
         frame_type=frame_type,
         shown=shown,
         existing=existing,
         refresh=refresh,
-        uses=uses | references,
+        uses=uses,
         listed=listed,
         hint=hint,
         hint_bits=np.full(n, sequence.order_hint_bits),
         resized=resized,
         length=np.where(listed, bits.position, length),
     )
-
-
-def _references(
-    bits: BitColumns, inter: NDArray[np.bool_], listed: NDArray[np.bool_], sequence: SequenceHeader
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Parse the fields from frame_refs_short_signaling to ref_frame_idx of inter frames.
-
-    Args:
-        bits: the reader of the headers.
-        inter: bool [n], whether the frame is an inter frame.
-        listed: bool [n], `FrameHeaders.listed` as far as it follows from earlier fields. Headers for which it is false
-            are not read.
-        sequence: the sequence header of the frames.
-
-    Returns:
-        `listed`, which is now false for frames with frame_refs_short_signaling. Then int64 [n], with a bit set for each
-        slot that the frame refers to.
-    """
-    if sequence.order_hint_bits:
-        listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))
-    uses = np.zeros(len(inter), np.int64)
-    for _ in range(REFERENCES):
-        uses |= np.where(inter & listed, 1 << bits.u(3, where=inter & listed), 0)
-    return listed, uses
-
-
-def _skip_removal_times(
-    bits: BitColumns, coded: NDArray[np.bool_], extension: NDArray[np.int64], sequence: SequenceHeader
-) -> None:
-    """Skip the buffer_removal_time of each operating point that the frames belong to."""
-    if not sequence.removal_time_bits:
-        return
-    present = coded & (bits.u(1, where=coded) != 0)
-    layer = np.maximum(extension, 0)
-    for point in sequence.removal_points:
-        bits.u(sequence.removal_time_bits, where=present & (is_within(point, layer) != 0) if point else present)

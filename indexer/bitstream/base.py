@@ -296,8 +296,7 @@ def unwrap_order_counts(
     resets[0] = anchors[0] = True
     cycle = 1 << bits
     at = np.flatnonzero(anchors)
-    steps = _nearest(np.diff(lsb[at], prepend=lsb[at[0]]), cycle)
-    total = np.cumsum(steps)
+    total = np.cumsum(_nearest(np.diff(lsb[at], prepend=lsb[at[0]]), cycle))
     begin = np.maximum.accumulate(np.where(resets[at], np.arange(len(at)), 0))
     counts = total - total[begin] + lsb[at][begin]
     previous = np.searchsorted(at, np.arange(n), side="right") - 1
@@ -357,8 +356,7 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
     if not bits.flag():
         return aspect, NO_COLOUR
     bits.u(3)
-    full_range = bits.u(1)
-    return aspect, [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
+    return aspect, [bits.u(1), *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
 
 
 def shape_facts(shapes: set[tuple[int, ...]]) -> dict[str, Any]:

@@ -163,8 +163,7 @@ def order_counts(
     counting = [(sps.order_count_type, sps.order_count_bits) for sps in sequences]
     # The type and the number of bits change only at IDR pictures, where picture order counts restart.
     for kind, bits in sorted(set(counting)):
-        like = np.array([(kind, bits) == found for found in counting])
-        part = like[sequence]
+        part = np.array([(kind, bits) == found for found in counting])[sequence]
         chosen = picture[part]
         if kind == 0:
             order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])

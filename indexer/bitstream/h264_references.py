@@ -181,31 +181,17 @@ class Buffer:
     frames: list[ReferenceFrame] = field(default_factory=list)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
-        """Return the active entries of each reference list of a picture's slices."""
-        return [
-            self._listed(coded, each.kind, number, active, operations)
-            for each in coded.slices
-            for number, (active, operations) in enumerate(each.lists)
-        ]
-
-    def _listed(
-        self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
-    ) -> list[Entry]:
-        """Return the active entries of one reference list (8.2.4).
-
-        Args:
-            coded: the picture that refers to the entries.
-            kind: slice_type modulo 5 of the slice.
-            number: the number of the list, 0 or 1.
-            active: the number of active entries.
-            operations: the modifications of the list, as in `SliceHeader.lists`.
-        """
+        """Return the active entries of each reference list of a picture's slices (8.2.4)."""
+        found: list[list[Entry]] = []
         long = {frame.picture for frame in self.frames if frame.long != NOT_LONG}
-        named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
-        initial = self._initial(coded, kind, number)
-        rest = [entry for entry in initial if entry not in named]
-        entries = [(picture, parity, picture in long) for picture, parity in [*named, *rest][:active]]
-        return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
+        for each in coded.slices:
+            for number, (active, operations) in enumerate(each.lists):
+                named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
+                rest = [entry for entry in self._initial(coded, each.kind, number) if entry not in named]
+                entries = [(picture, parity, picture in long) for picture, parity in [*named, *rest][:active]]
+                is_short = len(entries) < active and self._gaps
+                found.append([*entries, (MISSING, FRAME, False)] if is_short else entries)
+        return found
 
     def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
         """Yield (whether the reference is long-term, picture number) for each modification of a list (8.2.4.3.1)."""
@@ -310,8 +296,7 @@ class Buffer:
 
     def _remove_oldest(self) -> None:
         """Remove the oldest short-term reference. If there is none, remove the oldest long-term reference."""
-        short = (frame for frame in self.frames if frame.long == NOT_LONG)
-        self.frames.remove(next(short, self.frames[0]))
+        self.frames.remove(next((frame for frame in self.frames if frame.long == NOT_LONG), self.frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
         """Apply the operations of adaptive marking (8.2.5.4).

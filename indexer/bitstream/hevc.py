@@ -270,8 +270,7 @@ class HevcScanner(NalScanner):
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
-        pps_id = bits.ue()
-        sequence, sps_id, may_hide, extra_bits = self._sets_of(slices, pps_id)
+        sequence, sps_id, may_hide, extra_bits = self._sets_of(slices, bits.ue())
 
         def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
             return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
@@ -386,8 +385,7 @@ class HevcScanner(NalScanner):
                 references = SKIPPED if is_skipped else NO_REFERENCES
                 if not is_skipped and not anew:
                     references = readers[sequence].read(heads[begin:end], position, count)
-                cycle = 1 << self._sequences[sequence].order_count_bits
-                yield ReferringPicture(count, anew, references, cycle, *kind)
+                yield ReferringPicture(count, anew, references, 1 << self._sequences[sequence].order_count_bits, *kind)
 
         return buffered_references(pictures())
 

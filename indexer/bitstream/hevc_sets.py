@@ -100,8 +100,7 @@ def _listed(bits: BitReader, count: int, sign: int) -> Deltas:
 
 def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
     """Parse a set that is predicted by shifting the picture order counts of another set (7-61, 7-62)."""
-    sign = -1 if bits.flag() else 1
-    shift = sign * (bits.ue() + 1)
+    shift = (-1 if bits.flag() else 1) * (bits.ue() + 1)
     candidates = [delta for delta, _ in (*source.before, *source.after)] + [0]
     kept: list[tuple[int, bool]] = []
     for delta in candidates:

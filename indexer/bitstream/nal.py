@@ -56,8 +56,7 @@ def split_annex_b(data: bytes, start: int = 0, end: int | None = None) -> list[S
     spans: list[Span] = []
     while start < end:
         code = data.find(START_CODE, start, end)
-        stop = end if code < 0 else code
-        last = stop
+        last = end if code < 0 else code
         while last > start and data[last - 1] == 0:
             last -= 1
         if last > start:
@@ -286,8 +285,7 @@ def split_nal_units(
     packet, start, stop = _in_order(found, damaged)
     codes = find_codes(data[offset[0] : offset[-1] + size[-1]]) + offset[0] if n else np.zeros(0, np.int64)
     is_escape = data[codes + 2] == 3
-    inside = _inside(codes[~is_escape], start, stop)
-    unread[packet[inside]] = True
+    unread[packet[_inside(codes[~is_escape], start, stop)]] = True
     return Units(
         packet=packet, start=start, end=stop, damaged=damaged, unread=unread & ~damaged, escapes=codes[is_escape]
     )

@@ -241,5 +241,4 @@ def _color_config(
     full_range = bits.u(1, where=where & ~rgb) + rgb
     odd = where & ((profile == 1) | (profile == 3))
     subsampling = np.where(odd, bits.u(2, where=odd & ~rgb), 3)
-    reserved = bits.u(1, where=odd)
-    return depth << 6 | space << 3 | full_range << 2 | subsampling, reserved
+    return depth << 6 | space << 3 | full_range << 2 | subsampling, bits.u(1, where=odd)

@@ -117,11 +117,10 @@ class _Collector:
             raise UntrustedTables(
                 f"a traf in the moof at byte {start} has no tfdt; demuxers may use sidx times instead"
             )
-        for run in runs:
-            if run.count:
-                self.samples += run.count
-                self.runs.append(run)
-                self.run_moofs.append(number)
+        kept = [run for run in runs if run.count]
+        self.samples += sum(run.count for run in kept)
+        self.runs += kept
+        self.run_moofs += [number] * len(kept)
         if self.samples > self.layout.size_bytes:
             raise UntrustedTables(f"the fragments claim {self.samples} samples, but the file has fewer bytes")
 
@@ -149,8 +148,7 @@ def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: 
         raise UntrustedTables(f"{header_bytes} bytes of fragment headers claim {collector.samples} samples")
     runs = collector.runs
     counts = np.array([run.count for run in runs], np.int64)
-    ends = np.cumsum(counts)
-    firsts = ends - counts
+    firsts = np.cumsum(counts) - counts
     table = _rows(runs, firsts, collector.samples)
     duration, size, composition = table[:, 0], table[:, 1], table[:, 3].astype(np.int32).astype(np.int64)
     if len(size) and (size.min() < 1 or size.max() > MAX_SAMPLE_BYTES):

@@ -117,8 +117,7 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
         )
     chunk_samples = np.repeat(samples, run_chunks)
     before = np.cumsum(size) - size
-    chunk_first = np.cumsum(chunk_samples) - chunk_samples
-    base = chunk_offset.astype(np.int64) - before[chunk_first]
+    base = chunk_offset.astype(np.int64) - before[np.cumsum(chunk_samples) - chunk_samples]
     return before + np.repeat(base, chunk_samples), np.repeat(entry - 1, run_chunks * samples).astype(np.int32)
 
 
@@ -178,9 +177,7 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     if b"stss" not in track.tables:
         return np.ones(count, np.bool_)
     sync = np.zeros(count, np.bool_)
-    for name in (b"stss", b"stps"):
-        if name not in track.tables:
-            continue
+    for name in [one for one in (b"stss", b"stps") if one in track.tables]:
         numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
         if name == b"stss" and not len(numbers) and count:
             raise UntrustedTables("stss lists no sample, so only the bitstream shows where decoding may start")
@@ -373,8 +370,7 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
         columns.composition = np.zeros(listed, np.int64)
     more.time = more.time - offset
     names = Samples.__slots__
-    joined = {name: np.concatenate([getattr(columns, name), getattr(more, name)]) for name in names}
-    return Samples(**joined), shift
+    return Samples(**{name: np.concatenate([getattr(columns, name), getattr(more, name)]) for name in names}), shift
 
 
 def _check_media(columns: Samples, layout: Layout) -> None:

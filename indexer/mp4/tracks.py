@@ -219,8 +219,7 @@ def entry_table(data: bytes, span: Span, columns: int, name: str, dtype: str = "
     """
     start, end = span
     (count,) = _unpack(">I", data[start:end], 4, name)
-    width = np.dtype(dtype).itemsize * columns
-    if count * width > end - start - 8:
+    if count * np.dtype(dtype).itemsize * columns > end - start - 8:
         raise UntrustedTables(f"{name} claims {count} entries, but its {end - start} bytes hold fewer")
     return np.frombuffer(data, dtype, count * columns, start + 8).reshape(count, columns)
 

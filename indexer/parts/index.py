@@ -117,8 +117,7 @@ class Index:
         A row is valid if no later row supersedes it and its status is not `gone`.
         """
         first, end = np.searchsorted(self._part, [number, number + 1])
-        mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
-        rows: NDArray[np.int64] = mine - first
+        rows: NDArray[np.int64] = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))] - first
         return rows
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
@@ -317,8 +316,7 @@ class Index:
         group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
         # Row groups of several media are kept in memory, because most callers read media one after the other. A row
         # group with a single, long medium is not kept.
-        shared = file.metadata.row_group(group).num_rows > 1
-        read = self._shared_group if shared else self._read_group
+        read = self._shared_group if file.metadata.row_group(group).num_rows > 1 else self._read_group
         with reading(at.file, schema.REMEDY):
             table = read(part, group, columns)
             [record] = table.slice(at.row - int(first_rows[group]), 1).combine_chunks().to_batches()

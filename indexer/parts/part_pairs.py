@@ -72,7 +72,12 @@ class PartPairs:
             files: The number of files that the rows count as.
         """
         for video, frames in rows:
-            self._add_frames(frames | _gaps(frames), len(frames["size"]))
+            gaps = {
+                f"{kind}gap": gaps_of(frames[f"{kind}offset"], frames[f"{kind}size"])
+                for kind in ("", "audio_")
+                if frames.get(f"{kind}offset") is not None
+            }
+            self._add_frames(frames | gaps, len(frames["size"]))
             self._videos.append(video)  # last, so that an interrupt above leaves no video without frames
         self._files += files
         if self._files >= self._files_a_part:
@@ -119,14 +124,6 @@ def next_part(index: Place) -> int:
     """Return the number for the next part: one more than the highest part number of both tables."""
     numbers = *part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)
     return max(numbers, default=-1) + 1
-
-
-def _gaps(frames: Row) -> Row:
-    return {
-        f"{kind}gap": gaps_of(frames[f"{kind}offset"], frames[f"{kind}size"])
-        for kind in ("", "audio_")
-        if frames.get(f"{kind}offset") is not None
-    }
 
 
 MAX_COLUMNS = 500  # largest number of columns from keys of JSON sidecars; with more keys, JSON texts are stored

@@ -191,8 +191,7 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         BitstreamError: The scanner rejects a packet.
     """
     try:
-        table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
-        demuxed = demuxed_of(table, configuration)
+        demuxed = demuxed_of(read_sample_table(read_layout(file.read, file.size_bytes), track_id), configuration)
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]

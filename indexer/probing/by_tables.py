@@ -128,8 +128,7 @@ def _tabulate_predicted(
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # the headers of the first `seen` random access points were read
     flags[sync] |= timeline.CLOSED
-    is_closed = pictures.start == picture_facts.CLOSED_START
-    flags[sync[:seen]] ^= np.where(is_closed, 0, timeline.START).astype(np.int32)
+    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, timeline.START).astype(np.int32)
     flags[sync[seen:]] |= timeline.STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
@@ -272,8 +271,7 @@ def probe_tables(
     Raises:
         UntrustedTables: Packets have to be read.
     """
-    whole = file if isinstance(file, ProbedFile) else None
-    found = tabulate(file.read, layout, track_id, described, whole)
+    found = tabulate(file.read, layout, track_id, described, file if isinstance(file, ProbedFile) else None)
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     problem = packet_facts.remarks(summary, flags, None)

@@ -347,8 +347,7 @@ def _check_frames(described: facts.StreamFacts, flags: timeline.Flags, pictures:
     """
     if not (flags & timeline.START).any():
         raise BitstreamError("no_start", "the stream does not have a random access point")
-    shown = flags[(flags & timeline.UNSHOWN) == 0]
-    if not len(shown):
+    if ((flags & timeline.UNSHOWN) != 0).all():
         raise MediaError("empty", "the video stream presents no frame")
     if described.codec in REORDERING:
         timeline.check_reorder_depth(flags, pictures, described.reorder_depth)

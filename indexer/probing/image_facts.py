@@ -263,9 +263,8 @@ def _broken_header(error: Exception) -> BrokenImageError:
 def _pixel_format(kind: str, mode: str, data: bytes) -> str:
     if mode.startswith("I;16"):
         return "gray16be"
-    if kind == "png" and data[24] == 16:  # IHDR's bit depth: ISO/IEC 15948, 11.2.2
-        return DEEP_PIXEL_FORMATS[mode]
-    return PIXEL_FORMATS[mode]
+    is_deep = kind == "png" and data[24] == 16  # IHDR's bit depth: ISO/IEC 15948, 11.2.2
+    return DEEP_PIXEL_FORMATS[mode] if is_deep else PIXEL_FORMATS[mode]
 
 
 def _rotation(image: Image.Image) -> int:

@@ -185,8 +185,7 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
         "drop their leading pictures": pictures.drops_leading,
         "follow the end of a sequence": bool(pictures.forgets.any()),
     }
-    found = [what for what, is_so in done.items() if is_so]
-    if found:
+    if found := [what for what, is_so in done.items() if is_so]:
         raise BitstreamError("promise", f"random access points {' and '.join(found)}")
 
 
@@ -210,8 +209,7 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
     if not at_first_start:
         # A decoder drops the leading pictures only if it starts at this random access point. In a full decode, they are
         # output.
-        first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
-        flags[first_leading] &= ~SKIPPED
+        flags[pictures.leading & (np.cumsum(pictures.start != 0) <= 1)] &= ~SKIPPED
         # Decoders may drop a damaged picture, but the index has already counted the picture as a frame.
         flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
@@ -390,8 +388,7 @@ class UnreadHeaders:
             targets: int64, the numbers of the packets.
         """
         new = self._fill(targets, starts_back=1)
-        leading = targets[(self.packets.flags[targets] & LEADING) != 0]
-        return self._fill(leading, starts_back=2) or new
+        return self._fill(targets[(self.packets.flags[targets] & LEADING) != 0], starts_back=2) or new
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
         """Read the flags of ranges of packets, and return whether any of these flags were unread.

@@ -111,8 +111,7 @@ CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 def container_name(container: av.container.InputContainer) -> str:
     """Return `mp4`, `matroska`, or libavformat's name for another container."""
-    name = container.format.name
-    return CONTAINERS.get(name, name)
+    return CONTAINERS.get(container.format.name, container.format.name)
 
 
 def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
@@ -252,9 +251,8 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
     )
     if not plain or sps.reorder_depth is None:
         return None
-    profile = PROFILES[sps.profile]
-    if sps.profile == 66 and sps.constraints & CONSTRAINED:
-        profile = "Constrained Baseline"
+    is_constrained = sps.profile == 66 and sps.constraints & CONSTRAINED
+    profile = "Constrained Baseline" if is_constrained else PROFILES[sps.profile]
     width, height = sps.sample_aspect
     full_range, primaries, transfer, matrix = sps.shape[-4:]
     stream = StreamFacts(
@@ -296,9 +294,7 @@ def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
     counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
-    rate = None
-    if sps.ticks is not None and all(sps.ticks):
-        rate = Fraction(sps.ticks[1], 2 * sps.ticks[0])
+    rate = Fraction(sps.ticks[1], 2 * sps.ticks[0]) if sps.ticks is not None and all(sps.ticks) else None
     if not counts.sum():
         return stated(None, None, rate)
     units = min(track.duration or MAX_DURATION, int(counts @ steps))

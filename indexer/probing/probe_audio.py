@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 import av
 import numpy as np
@@ -114,10 +113,8 @@ def _edited(
     if edit.media_time < 0 or any(one.media_time != -1 for one in empty):
         raise UntrustedTables("the edit list presents several pieces of the audio")
     length = rescale(edit.duration, track)
-    if not length:
-        raise UntrustedTables("the edit list does not present any part of the audio")
     hidden = (time + duration <= edit.media_time) | (time >= edit.media_time + length)
-    if hidden.all():
+    if not length or hidden.all():
         raise UntrustedTables("the edit list does not present any part of the audio")
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
@@ -214,10 +211,9 @@ def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
     """Return the metadata that libavformat reports for a stream, before any packet is decoded."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
-    start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
     audio = AudioFacts(
         stream_index=stream.index,
-        start_seconds=start,
+        start_seconds=float(stream.start_time * time_base) if time_base and stream.start_time is not None else None,
         duration_seconds=float(stream.duration * time_base) if time_base and stream.duration else None,
     )
     if not context:  # FFmpeg has no decoder for the stream
@@ -340,7 +336,12 @@ def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding)
     with file.open() as container:
         for number, packet in enumerate(demux_packets(container, stream_index)):
             data = bytes(packet)
-            _check_side_data(packet, number, coding)
+            if packet.is_corrupt:
+                raise audio_times.AudioProblem(f"audio packet {number} is damaged")
+            if packet.has_sidedata("encryption_info"):
+                raise audio_times.AudioProblem("the audio is encrypted")
+            if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
+                raise audio_times.AudioProblem(f"the decoder's configuration changes at audio packet {number}")
             if packet.has_sidedata("skip_samples"):
                 skip = bytes(packet.get_sidedata("skip_samples"))
                 demuxed.skip[number] = (int.from_bytes(skip[:4], "little"), int.from_bytes(skip[4:8], "little"))
@@ -362,15 +363,6 @@ def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding)
         raise audio_times.AudioProblem("the audio stream has no packets")
     demuxed.addressable = finder.found_all
     return demuxed
-
-
-def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.AudioCoding) -> None:
-    if packet.is_corrupt:
-        raise audio_times.AudioProblem(f"audio packet {number} is damaged")
-    if packet.has_sidedata("encryption_info"):
-        raise audio_times.AudioProblem("the audio is encrypted")
-    if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
-        raise audio_times.AudioProblem(f"the decoder's configuration changes at audio packet {number}")
 
 
 def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:

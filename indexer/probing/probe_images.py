@@ -84,7 +84,13 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFact
     try:
         if task.form == "folder":
             medium = replace(medium, identity=folder_identity(path, task))
-            return [_probe_folder(path, task, medium, verify)]
+            times = _folder_times(path, task)
+            columns = _read_sequence(task.names, lambda number: _read(path, task.names[number]), verify)
+            identity = folder_identity(path, task)
+            if identity != medium.identity or int(columns.size.sum()) != identity.size_bytes:
+                raise MediaError("changing", "the images changed while they were probed")
+            offset = np.zeros(len(task.names), np.int64)
+            return [_described(medium, columns, task.names, times, offset=offset, path=list(task.names))]
         with opened_file(path) as file:
             medium = replace(medium, identity=file.identity)
             if task.form == "tar":
@@ -149,16 +155,6 @@ def _check_size(name: str, size: int, most: int = MAX_IMAGE_BYTES) -> None:
         raise MediaError("too_large", f"{name} has {size} bytes, but at most {most} are allowed", refused=True)
 
 
-def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool) -> MediumFacts:
-    times = _folder_times(path, task)
-    columns = _read_sequence(task.names, lambda number: _read(path, task.names[number]), verify)
-    identity = folder_identity(path, task)
-    if identity != medium.identity or int(columns.size.sum()) != identity.size_bytes:
-        raise MediaError("changing", "the images changed while they were probed")
-    offset = np.zeros(len(task.names), np.int64)
-    return _described(medium, columns, task.names, times, offset=offset, path=list(task.names))
-
-
 def _folder_times(path: str, task: ImageTask) -> ImageTimes:
     """Return the times at which a folder's images are shown. Raises MediaError if stated times are invalid."""
     count = len(task.names)
@@ -188,8 +184,7 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
         sequence = replace(medium, member=readable_name(member))
         try:
             images = [_only(by_name[name]) for name in names]
-            times = at_rate(len(images), task.rate)
-            sequence = _in_file(file.descriptor, images, times, sequence, verify)
+            sequence = _in_file(file.descriptor, images, at_rate(len(images), task.rate), sequence, verify)
             if tar.damage is not None:
                 known = None if sequence.problem is None else sequence.problem.message
                 message = "; ".join(filter(None, (known, f"the tar is truncated or damaged: {tar.damage}")))

@@ -521,8 +521,7 @@ def packets_in_ranges(
     begin, length = offset[numbers], size[numbers]
     apart = begin[1:] != begin[:-1] + length[:-1]
     piece = (begin - begin[0]) // MAX_BYTES if len(begin) else begin
-    edges = np.flatnonzero(apart | (np.diff(piece) != 0)) + 1
-    for part in np.split(np.arange(len(numbers)), edges):
+    for part in np.split(np.arange(len(numbers)), np.flatnonzero(apart | (np.diff(piece) != 0)) + 1):
         if not len(part):
             continue
         first = int(begin[part[0]])
@@ -581,8 +580,7 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     numbers = np.searchsorted(reach.starts, begins)
     further = np.zeros_like(begins) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
     # A decoder session must not run across a reset, so runs from further back begin at the last reset or later.
-    last_reset = np.append(resets, 0)[np.searchsorted(resets, begins, side="right") - 1]
-    further = np.maximum(further, last_reset)
+    further = np.maximum(further, np.append(resets, 0)[np.searchsorted(resets, begins, side="right") - 1])
     until = np.minimum(ends + reorder_depth + 1, len(flags))
     from_further_back = [np.arange(first, end) for first, end in zip(further.tolist(), until.tolist(), strict=True)]
     one_each = list(targets[:, None])

@@ -331,8 +331,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
 def note_row(video: Row, report: IndexReport, members: Members) -> None:
     """Count a row of `videos` in the report. Add a medium that is in a tar or a Parquet file to `members`."""
     report.count(video)
-    is_inside = video.get("container") == "tar" or video.get("member_bytes") is not None
-    if is_inside and video["member"] is not None:
+    if (video.get("container") == "tar" or video.get("member_bytes") is not None) and video["member"] is not None:
         members.setdefault(video["uri"], {})[video["member"]] = video["sidecars"]
 
 

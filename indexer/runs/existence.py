@@ -143,8 +143,7 @@ def _media_error(error: StorageError) -> MediaError:
     if error.kind in OF_THE_RUN:
         raise error
     message = f"{error.what} ({error.found})" if error.found else error.what
-    kinds = {"missing": "missing", "changed": "changing"}
-    return MediaError(kinds.get(error.kind, "unreadable"), message)
+    return MediaError({"missing": "missing", "changed": "changing"}.get(error.kind, "unreadable"), message)
 
 
 def _probe_one(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts]:

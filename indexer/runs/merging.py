@@ -241,15 +241,6 @@ def digest(options: IndexOptions, work: Work) -> str:
     return found.hexdigest()
 
 
-def _note_ffmpeg(output: Output, versions: set[str]) -> None:
-    """Add the versions of FFmpeg with which other machines probed media to the header of the index."""
-    path = output.local / schema.HEADER
-    header = schema.read_header(output.local)
-    if not versions <= set(header.get("ffmpeg", [])):
-        outputs.write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
-        output.publish(path)
-
-
 def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are written, complete the listing, and return the report of the run.
 
@@ -281,7 +272,12 @@ def finish_index(options: IndexOptions) -> IndexReport:
                 build.note_row(row, work.report, members)
         if not outputs.has_locks(options.out):
             build.begin(output, work)
-        _note_ffmpeg(output, ffmpeg)
+        # The header gets the versions of FFmpeg with which other machines probed media.
+        header = schema.read_header(output.local)
+        if not ffmpeg <= set(header.get("ffmpeg", [])):
+            versions = sorted({*header.get("ffmpeg", []), *ffmpeg})
+            outputs.write_json_aside(output.local / schema.HEADER, header | {"ffmpeg": versions})
+            output.publish(output.local / schema.HEADER)
         if members:
             build.write_listing(output, read_all(output.local / schema.LISTING_NAME), work, members)
         output.remove(build.SLICES_NAME)

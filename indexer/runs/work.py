@@ -128,9 +128,8 @@ def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> b
     if not failed or any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
         return False
     tried, tried_inside = attempt(task, options), attempt(replace(task, images=None), options)
-    if any(row["tried"] != (tried_inside if _is_member(row) else tried) for row in failed):
-        return False
-    return _has_answers(task, known) and is_same_medium(task, known)
+    is_equal = all(row["tried"] == (tried_inside if _is_member(row) else tried) for row in failed)
+    return is_equal and _has_answers(task, known) and is_same_medium(task, known)
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
@@ -468,18 +467,16 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             report.retried += 1
         else:
             report.changed += bool(rows)
-    for identity, error in errors.items():
-        if identity in tasks:
+    for (uri, member), error in errors.items():
+        if (uri, member) in tasks:
             continue
-        uri, member = identity
         rows = [row for row in known.get(uri, []) if row["member"] == member]
         if is_still_unopened(error, rows):
             report.unchanged += 1
             problems += rows
         else:
-            kind = VIDEO if member is None else IMAGES
-            facts = MediumFacts(kind=kind, member=member, problem=problem_of(error))
-            work.unopened.append(Item(identity=identity, found=facts))
+            facts = MediumFacts(kind=VIDEO if member is None else IMAGES, member=member, problem=problem_of(error))
+            work.unopened.append(Item(identity=(uri, member), found=facts))
             report.changed += bool(rows)
     named = {uri for uri, _ in tasks.keys() | errors.keys()}
     # A medium counts as gone only if this run searched its folder. Each listing counts as a searched folder, too: a

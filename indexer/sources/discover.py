@@ -170,7 +170,14 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
     found = Found()
     listed = [_check_name(item) for source in sources for item in _expand(source, search, found)]
     if not search.follow_symlinks:
-        listed = _check_links(listed)
+        # If one mention of a medium does not get an error, its other mentions do not get an error, either.
+        real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
+        errors = [_link_error(item, real_folder) for item in listed]
+        allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
+        listed = [
+            replace(item, error=error) if error is not None and (item.path, item.member) not in allowed else item
+            for item, error in zip(listed, errors, strict=True)
+        ]
     if search.label_from_parent:
         listed = [_with_parent_label(item) for item in listed]
     for item in listed:
@@ -182,7 +189,16 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
                 remedy="rename the column in the listing",
             )
     check_one_timing(listed)
-    found.listed = _without_repeats(listed)
+    # Repeated mentions of the same medium with the same columns are removed. If a search found a medium and the user
+    # also named it, the remaining mention counts as named by the user.
+    kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
+    for item in listed:
+        key = (item.path, item.member, repr(sorted(item.columns.items())))
+        if key not in kept:
+            kept[key] = item
+        elif kept[key].named == "search":
+            kept[key] = replace(kept[key], named=item.named)
+    found.listed = list(kept.values())
     return found
 
 
@@ -202,20 +218,6 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
         return item
     message = f"the name of {readable(wrong)} is not valid UTF-8; rename the file to have the sequence indexed"
     return replace(item, images=(), error=MediaError("file_name", message))
-
-
-def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Return the mentions, with an error for each medium that links lead out of the folder where it was found.
-
-    If one mention of a medium does not get an error, its other mentions do not get an error, either.
-    """
-    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
-    errors = [_link_error(item, real_folder) for item in listed]
-    allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
-    return [
-        replace(item, error=error) if error is not None and (item.path, item.member) not in allowed else item
-        for item, error in zip(listed, errors, strict=True)
-    ]
 
 
 def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
@@ -394,18 +396,3 @@ def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedi
         )
     label = os.path.basename(os.path.dirname(item.path))
     return replace(item, columns=item.columns | {"label": label})
-
-
-def _without_repeats(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Remove repeated mentions: mentions of the same medium with the same columns.
-
-    If a search found a medium and the user also named it, the remaining mention counts as named by the user.
-    """
-    kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
-    for item in listed:
-        key = (item.path, item.member, repr(sorted(item.columns.items())))
-        if key not in kept:
-            kept[key] = item
-        elif kept[key].named == "search":
-            kept[key] = replace(kept[key], named=item.named)
-    return list(kept.values())

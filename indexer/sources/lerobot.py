@@ -333,11 +333,8 @@ def _find_rows(
     """
     rows = rows_of.get(episode.number, NO_ROWS)
     if len(rows) != episode.length:
-        problem = (
-            f"{episode.data} has {len(rows)} frames of episode {episode.number}, but meta/episodes states "
-            f"{episode.length}"
-        )
-        return None, [], problem
+        found = f"{episode.data} has {len(rows)} frames of episode {episode.number}"
+        return None, [], f"{found}, but meta/episodes states {episode.length}"
     if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
         return None, [], f"the frames of episode {episode.number} are not contiguous in {episode.data}"
     first = int(rows[0]) if len(rows) else None

@@ -332,7 +332,11 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
     videos: list[FileMember] = []
     first = 0
     for number in range(file.metadata.num_row_groups):
-        rows = _other_columns(file, number, columns)
+        # Columns that JSON cannot represent, and columns with the same name as another column, are omitted.
+        rows = _Rows(count=file.metadata.row_group(number).num_rows)
+        for one in schema:
+            if one.name not in columns and schema.names.count(one.name) == 1 and _is_plain(one.type):
+                rows.values[one.name] = _values(file, number, one.name, one.name, rows)
         for column in columns:
             videos += _of_column(read, file, number, leaves[column], first, rows)
         first += file.metadata.row_group(number).num_rows
@@ -446,24 +450,6 @@ def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnCh
 def _missing(path: object) -> MediaError:
     hint = f", but a path; index the file {path} itself" if isinstance(path, str) and path else ""
     return MediaError("empty", f"the value has no bytes{hint}", refused=True)
-
-
-def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:
-    """Read the columns of a row group that do not contain videos and that JSON can represent.
-
-    Binary columns, columns that are nested too deeply, and columns with the same name as another column are omitted.
-
-    Args:
-        file: The open file.
-        row_group: The number of the row group.
-        columns: The columns of videos.
-    """
-    schema = file.schema_arrow
-    rows = _Rows(count=file.metadata.row_group(row_group).num_rows)
-    for one in schema:
-        if one.name not in columns and schema.names.count(one.name) == 1 and _is_plain(one.type):
-            rows.values[one.name] = _values(file, row_group, one.name, one.name, rows)
-    return rows
 
 
 def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: _Rows) -> list[Any]:

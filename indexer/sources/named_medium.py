@@ -140,9 +140,7 @@ class NamedMedium:
     @property
     def form(self) -> Form:
         """The form in which the medium is stored: a folder of images, one image, a tar, a Parquet file, or a video."""
-        if self.images is not None:
-            return "folder"
-        return form_of(self.path)
+        return form_of(self.path) if self.images is None else "folder"
 
 
 def form_of(name: str) -> Form:
