@@ -308,9 +308,8 @@ class _Generator(GenerateJsonSchema):
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
         default = described.pop("default")
-        if default is None:
-            return described  # the type of such a field already allows null
-        return {"anyOf": [described, {"type": "null"}], "default": default}
+        # If the default is None, the type of the field already allows null.
+        return described if default is None else {"anyOf": [described, {"type": "null"}], "default": default}
 
 
 def definitions(records: list[type[Record]]) -> dict[str, Json]:

@@ -15,7 +15,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -236,7 +236,11 @@ def encode(
             first.stream, first.time_base, first.is_keyframe = stream, Fraction(1, RATE), True
             first.pts = first.dts = 0
             out.mux_one(first)
-    _check_closed(packets, number + 1, encoder, size)
+    # Each picture must have one packet, and only the first packet must be a key frame.
+    shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
+    starts = [packet.is_keyframe for packet in packets]
+    if shown != list(range(number + 1)) or starts != [True] + [False] * number:
+        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {number + 1} pictures")
     configuration = mp4.configuration_box(file.getvalue(), mp4.SAMPLE_ENTRIES[options.codec].configuration)
     version = VERSIONS.search(configuration + contents[0])
     return EncodedStream(
@@ -254,14 +258,6 @@ def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
         yield
     except (av.error.FFmpegError, ValueError, OverflowError, IndexError) as error:
         raise _refused(encoder, size, str(error)) from error
-
-
-def _check_closed(packets: Sequence[av.Packet[VideoStream]], pictures: int, encoder: Encoder, size: Size) -> None:
-    """Raise UncuttableError unless each picture has one packet, and only the first packet is a key frame."""
-    shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
-    starts = [packet.is_keyframe for packet in packets]
-    if shown != list(range(pictures)) or starts != [True] + [False] * (pictures - 1):
-        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {pictures} pictures")
 
 
 def encoder_version(options: EncodeOptions) -> str:

@@ -403,5 +403,4 @@ def _own(clip: UnitClip) -> WantedClip:
 def _numbered(sampling: UnitSampling, number: int) -> list[UnitClip]:
     """Return the clips with the given number: none, one, or the views of one clip of several views."""
     first = bisect.bisect_left(sampling.clips, number, key=lambda clip: clip.sampled.number)
-    same = itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:])
-    return list(same)
+    return list(itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:]))

@@ -98,7 +98,10 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
     """
-    groups, own = _groups(columns, views.group), _texts(columns, views.view)
+    cells = zip(*(_texts(columns, name) for name in views.group), strict=True)
+    # The name of a scene is the value of the column `group`, or a JSON array of the values of several columns.
+    groups = [None if None in row else row[0] if len(row) == 1 else orjson.dumps(row).decode() for row in cells]
+    own = _texts(columns, views.view)
     names = _names([*own, *([] if also is None else _texts(also, views.view))], views)
     found: dict[str, dict[str, int | str]] = {}
     first: dict[str, int] = {}
@@ -122,17 +125,6 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
     if SPLIT_COLUMN in columns.column_names:
         _check_splits(columns[SPLIT_COLUMN].to_pylist(), scenes, views)
     return Scenes(names=order, scenes=scenes, strays=strays)
-
-
-def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
-    """Return the name of each row's scene: the value of the column `names`, or a JSON array for several columns.
-
-    The name is None if the row has an empty cell in one of these columns.
-    """
-    if len(names) == 1:
-        return _texts(columns, names[0])
-    rows = zip(*(_texts(columns, name) for name in names), strict=True)
-    return [None if None in row else orjson.dumps(row).decode() for row in rows]
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
