@@ -304,8 +304,7 @@ def _ship(
         options: The options of the run.
     """
     with shipped(out, job, overwrite=options.overwrite, scratch=options.scratch) as shipment:
-        row = shipment.noted()
-        if row is None:
+        if (row := shipment.noted()) is None:
 
             def ship(tar: Path) -> None:
                 shipment.ship(tar, index_path(tar), inside=tar.parent.parent)

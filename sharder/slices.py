@@ -307,8 +307,7 @@ def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
         OutputError: Slices are missing, or belong to another job.
     """
     place = slices_of(out)
-    stored = written_plan(place, PLAN_NAME)
-    if stored is None:
+    if (stored := written_plan(place, PLAN_NAME)) is None:
         raise OutputError("there are no slices to finish", where=str(place), remedy="run each slice with --task I/N")
     _check_same(place, stored, stored | {"job": _digest(job)})
     present = set(names_in(place / ROWS_FOLDER))

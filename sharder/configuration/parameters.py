@@ -114,8 +114,7 @@ def exactly(refused: str | None, *, zero: bool = True) -> PlainValidator:
     allowed = "such as 2, -0.5, 29.97 or '-1001/30000'" if refused is None else "such as 2, 0.5, 29.97 or '30000/1001'"
 
     def check(value: object) -> Fraction:
-        number = as_fraction(value)
-        if number is None:
+        if (number := as_fraction(value)) is None:
             raise RefusedError("must be a number", found=shown(value), allowed=allowed)
         if refused is not None and (number < 0 or not (number or zero)):
             raise RefusedError(refused, found=value)
@@ -342,8 +341,7 @@ def as_text(value: object) -> str | None:
 
 
 def _cell(value: object) -> str:
-    text = as_text(value)
-    if text is None or not text.isprintable():
+    if (text := as_text(value)) is None or not text.isprintable():
         raise RefusedError(CELL, found=shown(value))
     return text
 

@@ -375,7 +375,7 @@ def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int
     """
     form = raw_form(clip.medium)
     if clip.medium.kind == IMAGES:
-        parts = (
+        parts: Iterator[Part] = (
             (rank, stored_samples(clip, _decode_png(clip, data)), cutout)
             if _is_deep_png(data)
             else (rank, _image_rgb(clip, data)[..., : form.channels], cutout)

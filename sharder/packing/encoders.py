@@ -218,8 +218,18 @@ def encode(
     av.logging.set_level(None)
     with memory_errors(), av.open(file, "w", format="mp4", options=mp4.OPTIONS | mp4.MOV_OPTIONS) as out:
         with _refusals(encoder, size):
-            stream = _stream(out, encoder, size, options, colour)
-            open_encoder(stream.codec_context)
+            name, parameters = encoder.parameters
+            own = {"preset": encoder.preset, "crf": str(options.quality), name: parameters}
+            stream = out.add_stream(encoder.name, rate=RATE, options=own)
+            assert isinstance(stream, VideoStream)  # all encoders in ENCODERS are video encoders
+            context = stream.codec_context
+            stream.height, stream.width = size
+            stream.pix_fmt = PIXEL_FORMAT
+            stream.time_base = context.time_base = Fraction(1, RATE)
+            context.thread_count = 1
+            context.colorspace, context.color_range = MATRIX, RANGE_NUMBER
+            context.color_primaries, context.color_trc = colour.primaries, colour.transfer
+            open_encoder(context)
         packets: list[av.Packet[VideoStream]] = []
         for number, rgb in enumerate(pictures):
             frame = av.VideoFrame.from_ndarray(planes_of(rgb), format=PIXEL_FORMAT)
@@ -279,23 +289,6 @@ def encoder_version(options: EncodeOptions) -> str:
             remedy="install PyAV's own wheels (pip install --force-reinstall av), or choose another codec",
         ) from error
     return " ".join(filter(None, [encoder.name, stream.version, f"in FFmpeg {ffmpeg_version()}"]))
-
-
-def _stream(
-    out: av.container.OutputContainer, encoder: Encoder, size: Size, options: EncodeOptions, colour: Colour
-) -> VideoStream:
-    name, parameters = encoder.parameters
-    own = {"preset": encoder.preset, "crf": str(options.quality), name: parameters}
-    stream = out.add_stream(encoder.name, rate=RATE, options=own)
-    assert isinstance(stream, VideoStream)  # all encoders in ENCODERS are video encoders
-    context = stream.codec_context
-    stream.height, stream.width = size
-    stream.pix_fmt = PIXEL_FORMAT
-    stream.time_base = context.time_base = Fraction(1, RATE)
-    context.thread_count = 1
-    context.colorspace, context.color_range = MATRIX, RANGE_NUMBER
-    context.color_primaries, context.color_trc = colour.primaries, colour.transfer
-    return stream
 
 
 def _refused(encoder: Encoder, size: Size, found: str, allowed: str | None = None) -> UncuttableError:

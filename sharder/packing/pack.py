@@ -218,8 +218,7 @@ def _recode(
 
 def file_step(file: ClipFile, done: int) -> Step:
     """Return the step of a clip that was cut into a tiny file. The step has the files of the webdataset sample."""
-    members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
-    return Step(outcome=file.clip, done=done, members=members)
+    return Step(outcome=file.clip, done=done, members=(file.member, Member(suffix="json", pieces=[clip_json(file)])))
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:

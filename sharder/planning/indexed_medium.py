@@ -201,6 +201,11 @@ class IndexedMedium:
             self._renew(self._headers.packets)
 
     @property
+    def addressable(self) -> bool:
+        """Whether the packets are byte ranges of a file."""
+        return self.packets.offset is not None
+
+    @property
     def is_spooled(self) -> bool:
         """Whether plans refer to a spool (a temporary copy of all packets) for the video, the audio, or both."""
         own = self.medium.source

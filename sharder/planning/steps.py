@@ -90,7 +90,7 @@ class Spools:
         if self._needed and medium.video["byte_addressable"]:
             return
         facts, audio = medium.medium, medium.audio_packets
-        if medium.packets.offset is None:
+        if not medium.addressable:
             medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
         if audio is not None and audio.offset is None:
             assert facts.audio_stream_index is not None  # the medium has audio packets

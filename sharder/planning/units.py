@@ -122,8 +122,16 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
         Scene(name=group, first=first[group], rows={view: rows[view] for view in order if view in rows})
         for group, rows in found.items()
     ]
-    if SPLIT_COLUMN in columns.column_names:
-        _check_splits(columns[SPLIT_COLUMN].to_pylist(), scenes, views)
+    splits = columns[SPLIT_COLUMN].to_pylist() if SPLIT_COLUMN in columns.column_names else [None] * len(columns)
+    for scene in scenes:
+        of_scene = {splits[row] for row in scene.mentions}
+        if len(of_scene) > 1:
+            raise PolicyError(
+                "the views of a scene belong to different splits",
+                where=f"scene {scene.name}",
+                found=", ".join(map(str, sorted(map(str, of_scene)))),
+                remedy=f"let the policy split by scene: `by: {views.group[-1]}`",
+            )
     return Scenes(names=order, scenes=scenes, strays=strays)
 
 
@@ -156,8 +164,7 @@ def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
         PolicyError: No row has a view that the policy names.
     """
     there = dict.fromkeys(sorted({name for name in own if name is not None}))
-    wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]
-    for name in wanted:
+    for name in [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]:
         if there and name not in there:
             raise PolicyError(
                 "no row of the listing has this view",
@@ -167,18 +174,6 @@ def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
                 remedy=did_you_mean(name, there),
             )
     return there if views.names is None else dict.fromkeys(views.names)
-
-
-def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: Views) -> None:
-    for scene in scenes:
-        of_scene = {splits[row] for row in scene.mentions}
-        if len(of_scene) > 1:
-            raise PolicyError(
-                "the views of a scene belong to different splits",
-                where=f"scene {scene.name}",
-                found=", ".join(map(str, sorted(map(str, of_scene)))),
-                remedy=f"let the policy split by scene: `by: {views.group[-1]}`",
-            )
 
 
 TimelineOf = Callable[[str], Timeline]  # takes a media_id

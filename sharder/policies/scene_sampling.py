@@ -184,8 +184,7 @@ def sample_scene(
     samplings: dict[str, sampling.Sampling] = {}
     for view in order:  # the clips of each view, as frames of the clock
         own_policy = policy if view == leading else replace(policy, max_clips=None)
-        seconds = views.of(view).seconds
-        if seconds is not None:
+        if (seconds := views.of(view).seconds) is not None:
             own_policy = replace(own_policy, seconds=seconds)  # type: ignore[call-arg]  # has it if `takes_seconds`
         if views.clock is None:
             own_policy = replace(own_policy, range=None)  # the generated clock starts at the begin of the ranges
@@ -268,8 +267,7 @@ def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
     """
     if column is None or is_empty(cell_of(row, column)):
         return None
-    number = as_fraction(row[column])
-    if number is None:
+    if (number := as_fraction(row[column])) is None:
         raise PolicyError("must be a number", where=f"column {column!r}", found=shown(row[column]))
     return number
 

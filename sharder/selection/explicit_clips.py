@@ -61,8 +61,7 @@ def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
             for number, row in enumerate(_csv_rows(path) if ending == ".csv" else _parquet_rows(path), 1):
                 yield number, f"{path}, row {number}", _of_table(row, own)
         elif ending == ".json" and _begins_with_bracket(path):
-            content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
-            for number, row in enumerate(content, 1):
+            for number, row in enumerate(_parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2), 1):
                 yield number, f"{path}, row {number}", row
         else:
             with open(path, "rb") as file:  # binary, so that only \n ends a line; JSON strings may contain U+2028
