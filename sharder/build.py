@@ -268,8 +268,7 @@ def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
     if options.encode is not None:
         pack["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
     if options.audio is not None:
-        form = {} if options.pack is None else {"format": options.audio_format}
-        pack["audio"] = options.audio.facts() | form
+        pack["audio"] = options.audio.facts() | ({} if options.pack is None else {"format": options.audio_format})
     return {
         "schema_version": SCHEMA_VERSION,
         "index": index.state(),
@@ -305,8 +304,7 @@ def _ship(
         options: The options of the run.
     """
     with shipped(out, job, overwrite=options.overwrite, scratch=options.scratch) as shipment:
-        row = shipment.noted()
-        if row is None:
+        if (row := shipment.noted()) is None:
 
             def ship(tar: Path) -> None:
                 shipment.ship(tar, index_path(tar), inside=tar.parent.parent)

@@ -228,8 +228,7 @@ def _kept(out: Place, task: Slice | None) -> str:
     if folder is None:
         return "all written files are kept; run the same command again to continue"
     unfinished = unfinished_of(folder)
-    items = kept_items(unfinished)
-    if not items:
+    if not (items := kept_items(unfinished)):
         return "no clips were written yet; run the same command again"
     clips = f"{counted(items, 'clip')} in {printable(str(unfinished))} {'is' if items == 1 else 'are'} kept"
     return f"{clips}; run the same command again to continue"

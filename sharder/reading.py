@@ -225,19 +225,15 @@ class Objects:
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
         if source not in self._known:  # without a lock: two threads that check the same object get the same result
-            self._known[source] = self._found(source)
+            facts = head(source.path)
+            recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
+            if facts.size_bytes != source.size_bytes:
+                raise stale(source.path, f"{facts.size_bytes} bytes", recorded)
+            content = self._fetch(source.path, sampled(source.size_bytes), facts)
+            if content_fingerprint(source.size_bytes, content) != source.fingerprint:
+                raise stale(source.path, f"{facts.size_bytes} bytes of other content", recorded)
+            self._known[source] = facts
         return self._known[source]
-
-    def _found(self, source: ByteSource) -> Facts:
-        """Check that an object has the recorded content. Return its metadata. Later reads must find equal metadata."""
-        facts = head(source.path)
-        recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
-        if facts.size_bytes != source.size_bytes:
-            raise stale(source.path, f"{facts.size_bytes} bytes", recorded)
-        ranges = sampled(source.size_bytes)
-        if content_fingerprint(source.size_bytes, self._fetch(source.path, ranges, facts)) != source.fingerprint:
-            raise stale(source.path, f"{facts.size_bytes} bytes of other content", recorded)
-        return facts
 
     def reader(self, source: ByteSource) -> ObjectReader:
         """Return a callable (offset, length) → bytes that reads an object.

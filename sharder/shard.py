@@ -140,25 +140,20 @@ def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path
     """Return the path of a file of clips. Mappings are first written to a JSON Lines file in `folder`.
 
     Raises:
-        PolicyError: A mapping has a value that JSON does not support.
+        PolicyError: A mapping has a value that JSON does not support, or a time that is not finite.
     """
     if isinstance(clips, str | Path):
         return Path(clips)
     path = folder / "clips.jsonl"
     with path.open("wb") as file:
         for number, clip in enumerate(clips, 1):
-            _check_finite(clip.get("seconds"), f"clip {number}")
+            seconds, where = clip.get("seconds"), f"clip {number}"
+            times = seconds if isinstance(seconds, Iterable) and not isinstance(seconds, str | bytes) else ()
+            for time in times:  # in JSON, NaN and infinity would become null, which means padding
+                if isinstance(time, float | np.floating) and not np.isfinite(time):
+                    raise PolicyError("seconds must be finite", where=where, found=time, remedy="use None for padding")
             try:
                 file.write(orjson.dumps(dict(clip), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             except (TypeError, ValueError) as error:
-                raise PolicyError("a clip cannot be written as JSON", where=f"clip {number}", found=error) from error
+                raise PolicyError("a clip cannot be written as JSON", where=where, found=error) from error
     return path
-
-
-def _check_finite(seconds: object, where: str) -> None:
-    """Raise PolicyError if a time is NaN or infinite. In JSON, it would become null, which means padding."""
-    if not isinstance(seconds, Iterable) or isinstance(seconds, str | bytes):
-        return
-    for second in seconds:
-        if isinstance(second, float | np.floating) and not np.isfinite(second):
-            raise PolicyError("seconds must be finite", where=where, found=second, remedy="use None for padding")

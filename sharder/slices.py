@@ -24,7 +24,7 @@ from framedex.core.limits import groups_within
 from framedex.errors import OutputError
 from framedex.execution.engine import Calls, Outcome, Slice, alone_if_lost
 from framedex.execution.engines import Workers
-from framedex.files.outputs import LOCK_NAME, Output, agreed_plan, check_all_there, opened_output, written_plan
+from framedex.files.outputs import LOCK_NAME, agreed_plan, check_all_there, opened_output, written_plan
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
@@ -239,7 +239,9 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
     media: set[str] = set()
     failures: list[Row] = []
     with opened_output(place, shared=True) as output:
-        _agree(output, {"slices": part.count, "job": _digest(job)})
+        wanted = {"slices": part.count, "job": _digest(job)}
+        with opened_output(place, lock=f"{LOCK_NAME}-plan", wait=True):
+            _check_same(place, written_plan(place, PLAN_NAME) or agreed_plan(output, PLAN_NAME, wanted), wanted)
         with opened_output(place, lock=f"{LOCK_NAME}-{part.number}"):
             for number, group in enumerate(_groups(pieces)):
                 if number % part.count != part.number:
@@ -268,17 +270,6 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Divide the pieces of a plan into groups. The groups must be the same in all slices and in the last step."""
     return groups_within(pieces, MAX_FRAMES_A_GROUP, lambda piece: piece.weight)
-
-
-def _agree(output: Output, plan: Row) -> None:
-    """Record the job and the number of slices. If another slice has already recorded them, compare the values.
-
-    Raises:
-        OutputError: The recorded values differ.
-    """
-    with opened_output(output.where, lock=f"{LOCK_NAME}-plan", wait=True):
-        stored = written_plan(output.where, PLAN_NAME) or agreed_plan(output, PLAN_NAME, plan)
-    _check_same(output.where, stored, plan)
 
 
 def _check_same(place: Place, stored: Row, plan: Row) -> None:
@@ -316,8 +307,7 @@ def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
         OutputError: Slices are missing, or belong to another job.
     """
     place = slices_of(out)
-    stored = written_plan(place, PLAN_NAME)
-    if stored is None:
+    if (stored := written_plan(place, PLAN_NAME)) is None:
         raise OutputError("there are no slices to finish", where=str(place), remedy="run each slice with --task I/N")
     _check_same(place, stored, stored | {"job": _digest(job)})
     present = set(names_in(place / ROWS_FOLDER))

@@ -80,13 +80,7 @@ def check_recipe(
         raise at.unlike("range_length", "packet_size", f"{len(row['range_length'])} ranges of {packets} images")
     if medium.kind == IMAGES and row["range_crc32"] is None:
         raise at.wrong("range_crc32", "null", "the checksum of each image")
-    _check_runs(row, packets, medium.states, at)
-    _check_ranks(row["packet_rank"], row["run_first"], at)
-    _check_positions(row, frames, medium, at)
-
-
-def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: RowAt) -> None:
-    first, state = row["run_first"], row["run_state"]
+    first, state, states = row["run_first"], row["run_state"], medium.states
     if not len(first) or first[0] != 0 or (first[1:] <= first[:-1]).any() or first[-1] >= packets:
         raise at.wrong("run_first", first.tolist(), f"ascending numbers from 0 to below {packets}")
     if state.max() >= len(states):
@@ -96,18 +90,17 @@ def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: R
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
             raise at.unlike("run_first", "range_length", "a run with a state that begins within a range")
-
-
-def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowAt) -> None:
-    """Check that each run's ranks are a permutation of the numbers of its packets."""
-    lengths = np.diff(run_first, append=len(rank))
-    begin, end = np.repeat(run_first, lengths), np.repeat(run_first + lengths, lengths)
+    # The ranks of each run must be a permutation of the numbers of its packets.
+    rank = row["packet_rank"]
+    lengths = np.diff(first, append=packets)
+    begin, end = np.repeat(first, lengths), np.repeat(first + lengths, lengths)
     wrong = (rank < begin) | (rank >= end)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in the run of this packet")
     if (times := np.bincount(rank)).max() > 1:
         raise at.wrong("packet_rank", f"{times.argmax()} twice", "each rank once")
+    _check_positions(row, frames, medium, at)
 
 
 def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: Medium, at: RowAt) -> None:

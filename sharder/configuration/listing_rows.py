@@ -47,8 +47,7 @@ NAME = re.compile(r"[\w.-]{1,64}")  # the names of splits are used in names of f
 
 
 def _name(value: object) -> str:
-    text = as_text(value)
-    if text is None or not NAME.fullmatch(text):
+    if (text := as_text(value)) is None or not NAME.fullmatch(text):
         raise RefusedError(
             "the name of a split must have 1 to 64 characters, only letters, digits, '_', '.' and '-'",
             found=shown(value),
@@ -199,8 +198,7 @@ class Split(Record):
                 return _name(value)
             except RefusedError as error:
                 raise located(error, where) from None
-        text = as_text(value)
-        if text is None or text not in self.names:
+        if (text := as_text(value)) is None or text not in self.names:
             raise PolicyError("names lacks a value", where=where, found=shown(value), allowed=", ".join(self.names))
         return self.names[text]
 

@@ -114,8 +114,7 @@ def exactly(refused: str | None, *, zero: bool = True) -> PlainValidator:
     allowed = "such as 2, -0.5, 29.97 or '-1001/30000'" if refused is None else "such as 2, 0.5, 29.97 or '30000/1001'"
 
     def check(value: object) -> Fraction:
-        number = as_fraction(value)
-        if number is None:
+        if (number := as_fraction(value)) is None:
             raise RefusedError("must be a number", found=shown(value), allowed=allowed)
         if refused is not None and (number < 0 or not (number or zero)):
             raise RefusedError(refused, found=value)
@@ -308,9 +307,8 @@ class _Generator(GenerateJsonSchema):
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
         default = described.pop("default")
-        if default is None:
-            return described  # the type of such a field already allows null
-        return {"anyOf": [described, {"type": "null"}], "default": default}
+        # If the default is None, the type of the field already allows null.
+        return described if default is None else {"anyOf": [described, {"type": "null"}], "default": default}
 
 
 def definitions(records: list[type[Record]]) -> dict[str, Json]:
@@ -343,8 +341,7 @@ def as_text(value: object) -> str | None:
 
 
 def _cell(value: object) -> str:
-    text = as_text(value)
-    if text is None or not text.isprintable():
+    if (text := as_text(value)) is None or not text.isprintable():
         raise RefusedError(CELL, found=shown(value))
     return text
 

@@ -62,7 +62,13 @@ def decode_audio(
     data, edges = memoryview(payload), np.append(0, np.cumsum(recipe.packet_size, dtype=np.int64)).tolist()
     if edges[-1] != len(data):
         raise _undecodable(f"{len(data)} bytes were read for packets of {edges[-1]} bytes")
-    context = _open_decoder(facts)
+    av.logging.set_level(None)
+    try:
+        context = make_decoder(facts)
+    except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
+        raise _undecodable(f"the decoder refuses the parameters in the index: {error}") from error
+    bits = facts.bits_per_coded_sample
+    context.options = OPTIONS.get(facts.codec, {}) | ({"bits_per_coded_sample": str(bits)} if bits else {})
     starts = recipe.packet_sample.tolist()
     for number, start in enumerate(starts):
         # Packets before the wanted samples may fail to decode, because they refer to earlier data that was not read.
@@ -81,17 +87,6 @@ def decode_audio(
                 mask[place] = True
             position += frame.samples
     return samples, mask
-
-
-def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
-    av.logging.set_level(None)
-    try:
-        context = make_decoder(facts)
-    except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
-        raise _undecodable(f"the decoder refuses the parameters in the index: {error}") from error
-    bits = facts.bits_per_coded_sample
-    context.options = OPTIONS.get(facts.codec, {}) | ({"bits_per_coded_sample": str(bits)} if bits else {})
-    return context
 
 
 def _decode(

@@ -80,12 +80,10 @@ class Cutout:
     def box(self) -> Part:
         """Return the rows and columns of the smallest part that contains all windows, before the picture is turned."""
         shown = [self.overlap(window)[0] for window in self.windows]
-        rows, columns = ([part[axis] for part in shown] for axis in (0, 1))
-        part = (
-            slice(min(part.start for part in rows), max(part.stop for part in rows)),
-            slice(min(part.start for part in columns), max(part.stop for part in columns)),
+        rows, columns = (
+            slice(min(part[axis].start for part in shown), max(part[axis].stop for part in shown)) for axis in (0, 1)
         )
-        return _turned(part, self.scaled, -self.turns)
+        return _turned((rows, columns), self.scaled, -self.turns)
 
     def within(self, part: Part) -> Cutout:
         """Return the same windows with positions relative to a part of the scaled picture.

@@ -375,10 +375,15 @@ def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int
     """
     form = raw_form(clip.medium)
     if clip.medium.kind == IMAGES:
-        parts = _raw_images(clip, encoded, cutout, form)
+        parts: Iterator[Part] = (
+            (rank, stored_samples(clip, _decode_png(clip, data)), cutout)
+            if _is_deep_png(data)
+            else (rank, _image_rgb(clip, data)[..., : form.channels], cutout)
+            for rank, data in encoded_images(clip, encoded)
+        )
     else:
         decoder = _ClipDecoder(clip, encoded, threads)
-        parts = decoder.parts(cutout, lambda picture, height, width: stored_samples(picture))
+        parts = decoder.parts(cutout, lambda picture, height, width: stored_samples(clip, picture))
     return _collect(clip, cutout, _check_form(clip, parts, form), form)
 
 
@@ -419,26 +424,36 @@ def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[
     for rank, samples, shown in parts:
         shape = (*shown.scaled_picture, form.channels)
         if (samples.shape, samples.dtype) != (shape, form.type):
-            raise DecodeError(
-                f"clip {clip.clip_id}: pictures differ in size or format, and dtype='raw' does not convert them",
-                where=clip.medium.path,
-                found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}",
-                remedy="load the clip with dtype='uint8' or 'uint16'",
-            )
+            found = f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}"
+            raise _another_form(clip, found)
         yield rank, samples, shown
 
 
-def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
+def _another_form(clip: Clip, found: str) -> DecodeError:
+    return DecodeError(
+        f"clip {clip.clip_id}: pictures differ in size or format, and dtype='raw' does not convert them",
+        where=clip.medium.path,
+        found=found,
+        remedy="load the clip with dtype='uint8' or 'uint16'",
+    )
+
+
+def stored_samples(clip: Clip, picture: av.VideoFrame) -> NDArray[Any]:
     """Return the stored samples of a picture, without alpha, as uint8 or uint16 [H, W, C].
 
     The channels of RGB are in the order R, G, B. The channels of other formats are in the order of the planes.
 
     Args:
-        picture: A picture in a pixel format that `raw_form` accepts.
+        clip: The clip that shows the picture.
+        picture: The picture.
+
+    Raises:
+        DecodeError: The pixel format changed within the medium to one without a raw form (see `raw_form`).
     """
     name = picture.format.name
     form = _form_of(name)
-    assert form is not None  # see `picture` above
+    if form is None:
+        raise _another_form(clip, f"a picture of {name} in a medium of {clip.medium.pixel_format}")
     stored = form.type.newbyteorder(">" if name.endswith("be") else "<")
     planes = [plane.view(stored) for plane in native_planes(picture)]
     if name in INTERLEAVED:
@@ -450,14 +465,6 @@ def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
         chosen = (2, 0, 1) if picture.format.is_rgb else (0, 1, 2)  # FFmpeg's planes of RGB have the order G, B, R
         samples = np.stack([planes[number] for number in chosen], axis=-1)
     return samples.astype(form.type)
-
-
-def _raw_images(clip: Clip, encoded: EncodedClip, cutout: Cutout, form: PixelForm) -> Iterator[Part]:
-    for rank, data in encoded_images(clip, encoded):
-        if _is_deep_png(data):
-            yield rank, stored_samples(_decode_png(clip, data)), cutout
-        else:
-            yield rank, _image_rgb(clip, data)[..., : form.channels], cutout
 
 
 def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[Part]:

@@ -202,8 +202,7 @@ def _copied(clip: Clip) -> Iterator[Piece]:
     at = 0  # number of payload bytes before the current range
     ranges: list[tuple[int, int]] = []
     for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
-        state = states.get(at)
-        if state:
+        if state := states.get(at):
             if ranges:
                 yield FileRanges(source=clip.source, ranges=ranges)
             yield state

@@ -15,7 +15,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -218,8 +218,18 @@ def encode(
     av.logging.set_level(None)
     with memory_errors(), av.open(file, "w", format="mp4", options=mp4.OPTIONS | mp4.MOV_OPTIONS) as out:
         with _refusals(encoder, size):
-            stream = _stream(out, encoder, size, options, colour)
-            open_encoder(stream.codec_context)
+            name, parameters = encoder.parameters
+            own = {"preset": encoder.preset, "crf": str(options.quality), name: parameters}
+            stream = out.add_stream(encoder.name, rate=RATE, options=own)
+            assert isinstance(stream, VideoStream)  # all encoders in ENCODERS are video encoders
+            context = stream.codec_context
+            stream.height, stream.width = size
+            stream.pix_fmt = PIXEL_FORMAT
+            stream.time_base = context.time_base = Fraction(1, RATE)
+            context.thread_count = 1
+            context.colorspace, context.color_range = MATRIX, RANGE_NUMBER
+            context.color_primaries, context.color_trc = colour.primaries, colour.transfer
+            open_encoder(context)
         packets: list[av.Packet[VideoStream]] = []
         for number, rgb in enumerate(pictures):
             frame = av.VideoFrame.from_ndarray(planes_of(rgb), format=PIXEL_FORMAT)
@@ -236,7 +246,11 @@ def encode(
             first.stream, first.time_base, first.is_keyframe = stream, Fraction(1, RATE), True
             first.pts = first.dts = 0
             out.mux_one(first)
-    _check_closed(packets, number + 1, encoder, size)
+    # Each picture must have one packet, and only the first packet must be a key frame.
+    shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
+    starts = [packet.is_keyframe for packet in packets]
+    if shown != list(range(number + 1)) or starts != [True] + [False] * number:
+        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {number + 1} pictures")
     configuration = mp4.configuration_box(file.getvalue(), mp4.SAMPLE_ENTRIES[options.codec].configuration)
     version = VERSIONS.search(configuration + contents[0])
     return EncodedStream(
@@ -254,14 +268,6 @@ def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
         yield
     except (av.error.FFmpegError, ValueError, OverflowError, IndexError) as error:
         raise _refused(encoder, size, str(error)) from error
-
-
-def _check_closed(packets: Sequence[av.Packet[VideoStream]], pictures: int, encoder: Encoder, size: Size) -> None:
-    """Raise UncuttableError unless each picture has one packet, and only the first packet is a key frame."""
-    shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
-    starts = [packet.is_keyframe for packet in packets]
-    if shown != list(range(pictures)) or starts != [True] + [False] * (pictures - 1):
-        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {pictures} pictures")
 
 
 def encoder_version(options: EncodeOptions) -> str:
@@ -283,23 +289,6 @@ def encoder_version(options: EncodeOptions) -> str:
             remedy="install PyAV's own wheels (pip install --force-reinstall av), or choose another codec",
         ) from error
     return " ".join(filter(None, [encoder.name, stream.version, f"in FFmpeg {ffmpeg_version()}"]))
-
-
-def _stream(
-    out: av.container.OutputContainer, encoder: Encoder, size: Size, options: EncodeOptions, colour: Colour
-) -> VideoStream:
-    name, parameters = encoder.parameters
-    own = {"preset": encoder.preset, "crf": str(options.quality), name: parameters}
-    stream = out.add_stream(encoder.name, rate=RATE, options=own)
-    assert isinstance(stream, VideoStream)  # all encoders in ENCODERS are video encoders
-    context = stream.codec_context
-    stream.height, stream.width = size
-    stream.pix_fmt = PIXEL_FORMAT
-    stream.time_base = context.time_base = Fraction(1, RATE)
-    context.thread_count = 1
-    context.colorspace, context.color_range = MATRIX, RANGE_NUMBER
-    context.color_primaries, context.color_trc = colour.primaries, colour.transfer
-    return stream
 
 
 def _refused(encoder: Encoder, size: Size, found: str, allowed: str | None = None) -> UncuttableError:

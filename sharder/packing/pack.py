@@ -146,7 +146,7 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
     record, because the dataset stores the record once per medium.
     """
     if isinstance(options, ImageOptions):
-        return _recoded(steps, options, to_images, image_step, workers)
+        return _recoded(steps, options, image_files, image_step, workers)
     records: dict[str, bytes] = {}  # by media_id
 
     def encoded_step(clip: Clip, stream: EncodedStream, options: EncodeOptions, done: int) -> Step:
@@ -154,13 +154,13 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
             raise ValueError(f"encoded {options.codec} clips of one medium have different configuration records")
         return file_step(encoded_file(clip, stream, options), done)
 
-    return _recoded(steps, options, to_stream, encoded_step, workers)
+    return _recoded(steps, options, encode_clip, encoded_step, workers)
 
 
 def _recoded(
     steps: Iterable[Step],
     options: Options,
-    recode: Callable[[_RecodingTask[Options]], Result | Failure | None],
+    recode: Callable[[Clip, EncodedClip, Options], Result],
     finish: Callable[[Clip, Result, Options, int], Step],
     workers: Workers,
 ) -> Iterator[Step]:
@@ -169,13 +169,13 @@ def _recoded(
     Args:
         steps: The steps of the plan.
         options: The options of the images or of the encoded clips.
-        recode: The function that workers call: `to_images` or `to_stream`.
+        recode: The function that workers call: `image_files` or `encode_clip`.
         finish: A function that returns the step of a recoded clip. Its arguments are the clip, the result of `recode`,
             the options, and the value of the progress bar.
         workers: The worker processes.
     """
     calls = Calls(
-        function=recode,
+        function=functools.partial(_recode, recode),
         items=_recoding_tasks(steps, options),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=CLIPS_IN_FLIGHT,
@@ -188,10 +188,9 @@ def _recoded(
             yield step
         elif recoded is None:
             yield Step(outcome=lost_clip(outcome, clip.clip_id, clip.medium.name), done=step.done)
-        elif isinstance(recoded, Failure):
-            yield Step(outcome=recoded, done=step.done)
         else:
-            yield as_step(attempt(clip, finish, clip, recoded, options, step.done), step.done)
+            made = recoded if isinstance(recoded, Failure) else attempt(clip, finish, clip, recoded, options, step.done)
+            yield as_step(made, step.done)
 
 
 def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_RecodingTask[Options]]:
@@ -207,19 +206,10 @@ def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_Recodi
         yield _RecodingTask(step=step, encoded=encoded, options=options)
 
 
-def to_images(task: _RecodingTask[ImageOptions]) -> list[bytes] | Failure | None:
-    """Return the image files of a clip, or a failure if the clip cannot be decoded. Runs in a worker."""
-    return _recode(task, image_files)
-
-
-def to_stream(task: _RecodingTask[EncodeOptions]) -> EncodedStream | Failure | None:
-    """Return the encoded frames of a clip, or a failure if the clip cannot be decoded or encoded. Runs in a worker."""
-    return _recode(task, encode_clip)
-
-
 def _recode(
-    task: _RecodingTask[Options], function: Callable[[Clip, EncodedClip, Options], Result]
+    function: Callable[[Clip, EncodedClip, Options], Result], task: _RecodingTask[Options]
 ) -> Result | Failure | None:
+    """Return the result for a clip, or a failure if the clip cannot be decoded or encoded. Runs in a worker."""
     clip = task.step.outcome
     if task.encoded is None or isinstance(clip, Failure):
         return None
@@ -228,8 +218,7 @@ def _recode(
 
 def file_step(file: ClipFile, done: int) -> Step:
     """Return the step of a clip that was cut into a tiny file. The step has the files of the webdataset sample."""
-    members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
-    return Step(outcome=file.clip, done=done, members=members)
+    return Step(outcome=file.clip, done=done, members=(file.member, Member(suffix="json", pieces=[clip_json(file)])))
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:

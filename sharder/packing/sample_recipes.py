@@ -113,8 +113,7 @@ def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str
 
 def _stored_recipe(content: Mapping[str, Any], where: str) -> Row:
     """Return the parsed recipe that a sample's JSON contains."""
-    text = content.get(KEY)
-    if text is None:
+    if (text := content.get(KEY)) is None:
         raise FormatError(
             f"the sample's JSON has no recipe for decoding its files (key {KEY!r})",
             where=where,

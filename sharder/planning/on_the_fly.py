@@ -246,10 +246,8 @@ class ClipPlans(ClipSource):
         unit = int(np.searchsorted(self._counted.first, number, side="right")) - 1
         with self._lock:  # pyarrow's readers must not be used by several threads at once
             first = self._clips(unit)[number - int(self._counted.first[unit])]
-            if epoch and self._policy.is_random:
-                drawn = self._drawn(unit, epoch, first)
-                if drawn is not None:
-                    return drawn
+            if epoch and self._policy.is_random and (drawn := self._drawn(unit, epoch, first)) is not None:
+                return drawn
             medium, wanted = self._medium_of(first), _own(first)
             try:
                 return medium.clip(wanted)
@@ -403,5 +401,4 @@ def _own(clip: UnitClip) -> WantedClip:
 def _numbered(sampling: UnitSampling, number: int) -> list[UnitClip]:
     """Return the clips with the given number: none, one, or the views of one clip of several views."""
     first = bisect.bisect_left(sampling.clips, number, key=lambda clip: clip.sampled.number)
-    same = itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:])
-    return list(same)
+    return list(itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:]))

@@ -195,9 +195,8 @@ class Planner:
             return False
         edges = np.append(self._reach.starts, len(self._packets.pts))
         flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
-        return bool(
-            ((flags & (timeline.LEADING | timeline.NON_REFERENCE | timeline.SKIPPED)) == timeline.LEADING).any()
-        )
+        kinds = flags & (timeline.LEADING | timeline.NON_REFERENCE | timeline.SKIPPED)
+        return bool((kinds == timeline.LEADING).any())
 
 
 def _uncuttable(what: str, packets: NDArray[np.int64]) -> UncuttableError:

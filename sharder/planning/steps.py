@@ -263,9 +263,8 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
             spools.make_addressable(medium)
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:
-        kind = "policy" if wanted.asked_in is None else "request"
         kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
-        kind = kinds.get(type(error), kind)
+        kind = kinds.get(type(error), "policy" if wanted.asked_in is None else "request")
         return Failure(
             clip_id=wanted.clip_id,
             uri=medium.medium.name,
@@ -317,8 +316,8 @@ class PolicyPiece:
     weight: int
 
     def items(self, media: OpenMedia) -> ReadGroup:
-        several = self.units[0].scene is not None  # scenes may share media
-        open_medium = media.of if several else functools.lru_cache(1)(media.open)
+        # Scenes may share media.
+        open_medium = functools.lru_cache(1)(media.open) if self.units[0].scene is None else media.of
         found: ReadGroup = []
         for unit in self.units:
             sampling = unit.sample(self.policy, lambda media_id: open_medium(media_id).timeline)
@@ -391,9 +390,8 @@ def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
     table = units.table
     frames = table.facts["frame_count"].to_numpy()
     if units.scenes is not None:
-        frames = frames // np.maximum(
-            np.bincount(table.media_row)[table.media_row], 1
-        )  # the frames of a medium are divided among its rows
+        # The frames of a medium are divided among its rows.
+        frames = frames // np.maximum(np.bincount(table.media_row)[table.media_row], 1)
 
     def together(unit: Unit) -> object:
         return min(unit.mentions) if units.scenes is not None else table.media_row[min(unit.mentions)]

@@ -98,7 +98,10 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
     """
-    groups, own = _groups(columns, views.group), _texts(columns, views.view)
+    cells = zip(*(_texts(columns, name) for name in views.group), strict=True)
+    # The name of a scene is the value of the column `group`, or a JSON array of the values of several columns.
+    groups = [None if None in row else row[0] if len(row) == 1 else orjson.dumps(row).decode() for row in cells]
+    own = _texts(columns, views.view)
     names = _names([*own, *([] if also is None else _texts(also, views.view))], views)
     found: dict[str, dict[str, int | str]] = {}
     first: dict[str, int] = {}
@@ -119,20 +122,17 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
         Scene(name=group, first=first[group], rows={view: rows[view] for view in order if view in rows})
         for group, rows in found.items()
     ]
-    if SPLIT_COLUMN in columns.column_names:
-        _check_splits(columns[SPLIT_COLUMN].to_pylist(), scenes, views)
+    splits = columns[SPLIT_COLUMN].to_pylist() if SPLIT_COLUMN in columns.column_names else [None] * len(columns)
+    for scene in scenes:
+        of_scene = {splits[row] for row in scene.mentions}
+        if len(of_scene) > 1:
+            raise PolicyError(
+                "the views of a scene belong to different splits",
+                where=f"scene {scene.name}",
+                found=", ".join(map(str, sorted(map(str, of_scene)))),
+                remedy=f"let the policy split by scene: `by: {views.group[-1]}`",
+            )
     return Scenes(names=order, scenes=scenes, strays=strays)
-
-
-def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
-    """Return the name of each row's scene: the value of the column `names`, or a JSON array for several columns.
-
-    The name is None if the row has an empty cell in one of these columns.
-    """
-    if len(names) == 1:
-        return _texts(columns, names[0])
-    rows = zip(*(_texts(columns, name) for name in names), strict=True)
-    return [None if None in row else orjson.dumps(row).decode() for row in rows]
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
@@ -164,8 +164,7 @@ def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
         PolicyError: No row has a view that the policy names.
     """
     there = dict.fromkeys(sorted({name for name in own if name is not None}))
-    wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]
-    for name in wanted:
+    for name in [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]:
         if there and name not in there:
             raise PolicyError(
                 "no row of the listing has this view",
@@ -175,18 +174,6 @@ def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
                 remedy=did_you_mean(name, there),
             )
     return there if views.names is None else dict.fromkeys(views.names)
-
-
-def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: Views) -> None:
-    for scene in scenes:
-        of_scene = {splits[row] for row in scene.mentions}
-        if len(of_scene) > 1:
-            raise PolicyError(
-                "the views of a scene belong to different splits",
-                where=f"scene {scene.name}",
-                found=", ".join(map(str, sorted(map(str, of_scene)))),
-                remedy=f"let the policy split by scene: `by: {views.group[-1]}`",
-            )
 
 
 TimelineOf = Callable[[str], Timeline]  # takes a media_id

@@ -154,8 +154,7 @@ class SegmentsPolicy(Policy):
         start = span.start + self.start_seconds / unit
         every = (self.every_seconds or Fraction(1)) / unit  # any value is right if there is only one clip
         clips = max(0, math.ceil((span.end - start) / every))
-        clips = clips if self.every_seconds else min(clips, 1)
-        return times(span, (start, every, clips), pieces)
+        return times(span, (start, every, clips if self.every_seconds else min(clips, 1)), pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

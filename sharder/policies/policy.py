@@ -275,10 +275,8 @@ class Policy(Record):
         if short_clip == "error" or (self.short == "error" and self.min_frames > len(wanted.offsets)):
             raise PolicyError(self._too_short(timeline, span, wanted), remedy="choose `short: skip` or `short: pad`")
         # Jitter never moves a place across the bounds of the span, so all epochs have the same clips.
-        real = [np.zeros(0, np.int64)]
-        if not span.is_empty:
-            real += [wanted.inside(places).sum(axis=1) for _, places in wanted.blocks()]
-        count = np.concatenate(real)
+        blocks = () if span.is_empty else wanted.blocks()
+        count = np.concatenate([np.zeros(0, np.int64), *(wanted.inside(places).sum(axis=1) for _, places in blocks)])
         made = np.flatnonzero((count >= self.min_frames) & ((count == len(wanted.offsets)) | (short_clip != "drop")))
         following = first + int(made.max(initial=-1)) + 1
         if self.max_clips is not None and len(made) > self.max_clips:  # keep the middle clip of each equal part

@@ -100,7 +100,14 @@ class Ranges(Record):
             PolicyError: The row lacks a column, or a cell does not contain a valid start, end or list.
         """
         if self.cuts is not None:
-            return list(itertools.pairwise(_cuts(timeline, row, self.cuts, self.unit)))
+            cells, where = _filled_cell(row, self.cuts), f"column {self.cuts!r}"
+            if not isinstance(cells, Sequence) or isinstance(cells, str | bytes) or len(cells) < 2:
+                raise PolicyError("cuts must be a list of two or more numbers", where=where, found=shown(cells))
+            named = ((cell, f"{self.cuts}[{number}]") for number, cell in enumerate(cells))
+            cuts = [_place_of(timeline, cell, name, self.unit) for cell, name in named]
+            if any(after <= before for before, after in itertools.pairwise(cuts)):
+                raise PolicyError("cuts must ascend", where=where, found=str([float(cut) for cut in cuts])[:80])
+            return list(itertools.pairwise(cuts))
         start, end = (
             None
             if name is None or (whole_if_empty and is_empty(cell_of(row, name)))
@@ -162,17 +169,6 @@ def _filled_cell(row: Mapping[str, Any], name: str) -> object:
     if value is None or value != value:  # an empty text is refused later, because it is not a number
         raise PolicyError("the cell is empty", where=f"column {name!r}", found=shown(value))
     return value
-
-
-def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
-    """Return the cuts (ascending bounds of ranges) in a cell. Raises PolicyError if the cell is not such a list."""
-    value = _filled_cell(row, name)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
-        raise PolicyError("cuts must be a list of two or more numbers", where=f"column {name!r}", found=shown(value))
-    cuts = [_place_of(timeline, item, f"{name}[{number}]", unit) for number, item in enumerate(value)]
-    if any(after <= before for before, after in itertools.pairwise(cuts)):
-        raise PolicyError("cuts must ascend", where=f"column {name!r}", found=str([float(cut) for cut in cuts])[:80])
-    return cuts
 
 
 def _place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:

@@ -33,8 +33,7 @@ def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: 
     purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # epoch 0 has the draws of versions without epochs
     text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
-    generator = np.random.PCG64(key).advance(first)
-    return np.asarray(generator.random_raw(count), np.uint64)
+    return np.asarray(np.random.PCG64(key).advance(first).random_raw(count), np.uint64)
 
 
 def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
@@ -59,8 +58,7 @@ def progression(first: int, step: int, count: int) -> NDArray[Any]:
 
 def integers(values: Sequence[int]) -> NDArray[Any]:
     """Return whole numbers as an array of int64, or of Python integers if int64 is too small."""
-    small = all(abs(value) < SAFE for value in values)
-    return np.array(values, dtype=np.int64 if small else object)
+    return np.array(values, dtype=np.int64 if all(abs(value) < SAFE for value in values) else object)
 
 
 def common_denominator(times: Sequence[Fraction]) -> int:

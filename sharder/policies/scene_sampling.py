@@ -181,10 +181,14 @@ def sample_scene(
     order = [leading, *(view for view in parts if view != leading)]
     # `max_clips` applies only to the leading view, whose clips determine the clips of the scene. The other views are
     # sampled without this limit, and clips with the same numbers are taken from them.
-    unlimited = replace(policy, max_clips=None)
-    samplings = {
-        view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
-    }
+    samplings: dict[str, sampling.Sampling] = {}
+    for view in order:  # the clips of each view, as frames of the clock
+        own_policy = policy if view == leading else replace(policy, max_clips=None)
+        if (seconds := views.of(view).seconds) is not None:
+            own_policy = replace(own_policy, seconds=seconds)  # type: ignore[call-arg]  # has it if `takes_seconds`
+        if views.clock is None:
+            own_policy = replace(own_policy, range=None)  # the generated clock starts at the begin of the ranges
+        samplings[view] = own_policy.sample_row(clock.timeline, there[leading].row)
     found = {view: _sample_view(policy, view, clock, parts[view], samplings[view].clips) for view in order}
     clips: list[SceneClip] = []
     missed += [(leading, one) for one in samplings[leading].missed]
@@ -263,8 +267,7 @@ def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
     """
     if column is None or is_empty(cell_of(row, column)):
         return None
-    number = as_fraction(row[column])
-    if number is None:
+    if (number := as_fraction(row[column])) is None:
         raise PolicyError("must be a number", where=f"column {column!r}", found=shown(row[column]))
     return number
 
@@ -292,17 +295,6 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
     return Part(timeline=timeline, span=sampling.whole(timeline))
 
 
-def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> sampling.Sampling:
-    """Return the clips of one view, as frames of the clock. The view's key `seconds`, if set, replaces the policy's."""
-    views = views_of(policy)
-    own = views.of(view).seconds
-    if own is not None:
-        policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # a policy with `takes_seconds` has this field
-    if views.clock is None:
-        policy = replace(policy, range=None)  # the generated clock starts at the begin of the ranges
-    return policy.sample_row(clock.timeline, row)
-
-
 def _sample_view(
     policy: Policy, name: str, clock: Part, view: Part, clips: list[sampling.Sampled]
 ) -> dict[int, ViewSampled | str]:
@@ -311,9 +303,7 @@ def _sample_view(
     if not clips:
         return found
     if name == views_of(policy).clock:
-        for clip in clips:
-            found[clip.number] = ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan))
-        return found
+        return {clip.number: ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan)) for clip in clips}
     allowed = view.frame_seconds if policy.tolerance_seconds is None else policy.tolerance_seconds
     wanted = np.concatenate([clip.frames for clip in clips])
     anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in clips], np.int64)

@@ -58,12 +58,10 @@ def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
     try:
         ending = path.suffix.lower()
         if ending in (".csv", ".parquet"):
-            rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
-            for number, row in enumerate(rows, 1):
+            for number, row in enumerate(_csv_rows(path) if ending == ".csv" else _parquet_rows(path), 1):
                 yield number, f"{path}, row {number}", _of_table(row, own)
         elif ending == ".json" and _begins_with_bracket(path):
-            content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
-            for number, row in enumerate(content, 1):
+            for number, row in enumerate(_parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2), 1):
                 yield number, f"{path}, row {number}", row
         else:
             with open(path, "rb") as file:  # binary, so that only \n ends a line; JSON strings may contain U+2028
@@ -211,15 +209,21 @@ class ExplicitClips:
         requests = iter(self)
         while some := list(itertools.islice(requests, ROWS_AT_ONCE)):
             for request in some:
-                name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
-                if (first := first_lines.setdefault(name, request.line)) != request.line:
+                short = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
+                if (first := first_lines.setdefault(short, request.line)) != request.line:
                     raise PolicyError(
                         "two clips have the same clip_id",
                         where=f"{path}:{request.line}",
                         found=f"{request.clip_id!r}, also in line {first}",
                     )
             self._count += len(some)
-            self.user_schema = _with_types_of([request.columns for request in some], self.user_schema, str(path))
+            for name in dict.fromkeys(name for request in some for name in request.columns):
+                try:
+                    here = pa.schema([(name, pa.array([request.columns.get(name) for request in some]).type)])
+                    self.user_schema = pa.unify_schemas([self.user_schema, here], promote_options="permissive")
+                except UNSTORABLE as error:
+                    where = str(path)
+                    raise PolicyError(f"user column {name!r} cannot be stored", where=where, found=error) from error
         with open(path, "rb") as file:
             self.digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
@@ -234,17 +238,6 @@ class ExplicitClips:
     def __iter__(self) -> Iterator[ExplicitClip]:
         for number, where, content in clip_rows(self.path, OWN_KEYS):
             yield _parse_clip(content, number, where)
-
-
-def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) -> pa.Schema:
-    """Return `schema` with the columns of `rows` added. Raises PolicyError if a column has values of mixed types."""
-    for name in dict.fromkeys(name for row in rows for name in row):
-        try:
-            here = pa.schema([(name, pa.array([row.get(name) for row in rows]).type)])
-            schema = pa.unify_schemas([schema, here], promote_options="permissive")
-        except UNSTORABLE as error:
-            raise PolicyError(f"user column {name!r} cannot be stored", where=where, found=error) from error
-    return schema
 
 
 def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
@@ -379,8 +372,13 @@ def frames_of(
         frames, inside = np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
         allowed = f"0 to {last}"
     else:
-        frames, inside = _timed(clip.seconds, timeline, choose)
-        first, end = _seconds(timeline)
+        # The interval of the times in the video, in seconds. It begins at 0 if the first frame is later.
+        start = int(timeline.pts[0]) * timeline.time_base
+        first, end = min(start, Fraction(0)), start + timeline.duration_pts * timeline.time_base
+        inside = np.array([place is not None and first <= place < end for place in clip.seconds], np.bool_)
+        wanted = [(place or 0) / timeline.time_base for place in clip.seconds]
+        found_frames = frames_at(timeline.pts, *over_common_denominator(wanted), choose)
+        frames = np.where([place is None for place in clip.seconds], PAD, found_frames)
         allowed = f"{float(first):g} to below {float(end):g} s"
     what = clip.outside or outside
     beyond = (frames != PAD) & ~inside
@@ -399,18 +397,3 @@ def frames_of(
     if what == "drop":
         return frames[~beyond], inside[~beyond]
     return (frames if what == "edge" else np.where(inside, frames, PAD)), inside
-
-
-def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) -> tuple[NDArray[np.int64], Bools]:
-    """Return (int64: the frame chosen for each time, -1 for padding; bool: whether each time is in the video)."""
-    first, end = _seconds(timeline)
-    inside = np.array([place is not None and first <= place < end for place in places], np.bool_)
-    numerators, denominator = over_common_denominator([(place or 0) / timeline.time_base for place in places])
-    found = frames_at(timeline.pts, numerators, denominator, choose)
-    return np.where([place is None for place in places], PAD, found), inside
-
-
-def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
-    """Return the half-open interval of the times in a video, in seconds. It begins at 0 if the first frame is later."""
-    first = int(timeline.pts[0]) * timeline.time_base
-    return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base

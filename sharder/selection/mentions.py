@@ -241,8 +241,8 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
             3. int64 [mentions], ascending: the row of each mention's video in the first table. 4. The columns that a
             filter can use, with one row per mention.
     """
-    unused = [name for name in LISTING.names if name not in KEPT_NAMES]
-    listing = index.listing.drop_columns(unused)  # KEPT_NAMES remain, as a table without columns would have no rows
+    # KEPT_NAMES remain, as a table without columns would have no rows.
+    listing = index.listing.drop_columns([name for name in LISTING.names if name not in KEPT_NAMES])
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
@@ -345,26 +345,22 @@ def left_out(index: Index, file: PolicyFile, table: MentionTable) -> LeftOut:
     usable = len(index) - index.unusable
     chosen = np.unique(table.media_row)
     if usable and not len(chosen):
-        raise _matches_nothing(index, file, usable)
+        text = str(file.resolved["filter"])
+        values: dict[str, Counter[str]] = {name: Counter() for name in columns_in(text)}
+        for _, _, _, joined in joined_mentions(index):
+            for name, counts in values.items():
+                counts.update(tally(joined[name].chunks))
+        raise PolicyError(
+            f"the filter leaves out {'the only usable medium' if usable == 1 else f'all {usable:,} usable media'}",
+            where=f"filter, applied to {index.path}",
+            found=text,
+            allowed=values_text(values),
+            remedy="compare with values that exist in the columns",
+        )
     media = index.columns(["uri", "status"])
     others = np.setdiff1d(np.arange(usable), chosen)[:SHOWN]
     examples = media.filter(pc.equal(media["status"], OK))["uri"].take(pa.array(others)).to_pylist()
     return LeftOut(count=usable - len(chosen), examples=examples)
-
-
-def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError:
-    text = str(file.resolved["filter"])
-    values: dict[str, Counter[str]] = {name: Counter() for name in columns_in(text)}
-    for _, _, _, joined in joined_mentions(index):
-        for name, counts in values.items():
-            counts.update(tally(joined[name].chunks))
-    return PolicyError(
-        f"the filter leaves out {'the only usable medium' if usable == 1 else f'all {usable:,} usable media'}",
-        where=f"filter, applied to {index.path}",
-        found=text,
-        allowed=values_text(values),
-        remedy="compare with values that exist in the columns",
-    )
 
 
 def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
@@ -378,7 +374,13 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
     rows = [asdict(one) for one in every]
     kinds, first = Counter(one.kind for one in every), {one.kind: one for one in reversed(every)}
     if len(index) == index.unusable:
-        found, remedy = _unusable(index), "run framedex audit to see the media of the index and their errors"
+        media = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
+        errors = Counter((row["status"], row["error_kind"]) for row in media if row["status"] != OK)
+        why = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in errors.most_common(MAX_REASONS))
+        example = f"; {media[0]['uri']}: {media[0]['error_message']}" if media else ""
+        count = counted(len(media), "medium", "media")
+        found = f"{count}, none of which is usable{': ' if why else ''}{why}{example}"
+        remedy = "run framedex audit to see the media of the index and their errors"
     else:
         reasons = [
             f"{count:,} × {kind}, such as {first[kind].uri}: {first[kind].message}"
@@ -393,14 +395,3 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
     if INTERNAL_ERROR in first:
         error.add_note(first[INTERNAL_ERROR].traceback or "")
     return error
-
-
-def _unusable(index: Index) -> str:
-    """Describe an index without usable media: the number of its media, and the reasons why they are not usable."""
-    rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
-    kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
-    reasons = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))
-    example = f"; {rows[0]['uri']}: {rows[0]['error_message']}" if rows else ""
-    return (
-        f"{counted(len(rows), 'medium', 'media')}, none of which is usable{': ' if reasons else ''}{reasons}{example}"
-    )

@@ -137,7 +137,18 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
     checkpoints, good_bytes = _read(progress)
     if progress.exists():
         os.truncate(progress, good_bytes)
-    _remove_beyond(folder, checkpoints)
+    # Remove parts and tars that belong to none of the checkpoints.
+    for unclean in (folder, *(folder / name for name in schema.FOLDER_NAMES)):
+        remove_unfinished(unclean)
+    parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
+    media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
+    for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
+        for number in part_numbers(folder / name)[count:]:
+            part_path(folder / name, number).unlink()
+    kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
+    for tar in (folder / schema.SHARDS_FOLDER).glob("*"):
+        if (match := TAR_NAME.fullmatch(tar.name)) and int(match[1]) >= kept:
+            tar.unlink()
     return checkpoints
 
 
@@ -178,18 +189,3 @@ def _read(path: Path) -> tuple[list[Checkpoint], int]:
         good_bytes += len(line)
         found.append(Checkpoint(**content))
     return found, good_bytes
-
-
-def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
-    """Remove parts and tars that belong to none of the checkpoints."""
-    for unclean in (folder, *(folder / name for name in schema.FOLDER_NAMES)):
-        remove_unfinished(unclean)
-    parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
-    media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
-    for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
-        for number in part_numbers(folder / name)[count:]:
-            part_path(folder / name, number).unlink()
-    kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
-    for path in (folder / schema.SHARDS_FOLDER).glob("*"):
-        if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
-            path.unlink()

@@ -86,8 +86,7 @@ class Shipment:
     def deliver(self) -> None:
         """Upload all remaining files, and the header last. Raises OutputError if another run has taken over the uri."""
         header = self.local / HEADER
-        rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
-        for path in rest:
+        for path in [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]:
             self.ship(path, inside=self.local)
         there = {uri[len(self.to.uri) + 1 :]: facts.tag for uri, facts in listing(self.to.uri)}
         if {name: there.get(name) for name in self._shipped()} != self._shipped():

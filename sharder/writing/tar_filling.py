@@ -77,7 +77,16 @@ class TarFilling:
         """Start to copy a clip's members. Raises OSError."""
         if self.tar is None:
             self.tar = Tar(self._folder / f"{self._layout.prefix}-{self.number:06d}.tar", self._sources)
-        packed = _move_into_tar(clip, members, self.tar.add(key, members))
+        # Byte ranges are offsets into the concatenated content of the members. They become offsets into the tar.
+        begins = np.cumsum([0, *map(len, members)])
+        shift = np.array(self.tar.add(key, members), np.int64) - begins[:-1]
+
+        def moved(recipe: RecipeOrFile) -> RecipeOrFile:
+            member = np.searchsorted(begins, recipe.range_offset, side="right") - 1
+            return replace(recipe, range_offset=recipe.range_offset + shift[member])
+
+        audio = None if clip.audio is None else replace(clip.audio, recipe=moved(clip.audio.recipe))
+        packed = replace(clip, recipe=moved(clip.recipe), audio=audio)
         self.copying.append(Copying(tar=self.tar, wanted=clip, members=members, packed=packed))
 
     def settle(self) -> Clip:
@@ -112,22 +121,3 @@ class TarFilling:
         """Delete the current tar, if any."""
         if self.tar is not None:
             self.tar.abandon()
-
-
-def _move_into_tar(clip: Clip, members: Sequence[Member], offsets: Sequence[int]) -> Clip:
-    """Return a clip whose byte ranges are offsets into a tar.
-
-    Args:
-        clip: The clip, with byte ranges as offsets into the concatenated content of its members.
-        members: The members of the clip's sample.
-        offsets: The offset of each member's content in the tar.
-    """
-    begins = np.cumsum([0, *map(len, members)])
-    shift = np.array(offsets, np.int64) - begins[:-1]
-
-    def moved(recipe: RecipeOrFile) -> RecipeOrFile:
-        member = np.searchsorted(begins, recipe.range_offset, side="right") - 1
-        return replace(recipe, range_offset=recipe.range_offset + shift[member])
-
-    audio = None if clip.audio is None else replace(clip.audio, recipe=moved(clip.audio.recipe))
-    return replace(clip, recipe=moved(clip.recipe), audio=audio)

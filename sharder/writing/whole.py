@@ -66,7 +66,11 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
             parts.
     """
     own = [field for field in schema if field.name not in CLIPS.names and _is_plain(field.type)]
-    media = _media_fields(folder, media_parts)
+    names = [*clip_source.MEDIA_FIELDS, *clip_source.DURATION_COLUMNS]
+    paths = [part_path(folder / MEDIA_FOLDER, number) for number in range(media_parts)]
+    rows = pa.concat_tables([pq.ParquetFile(path).read(names, use_threads=False) for path in paths])
+    shared_fields = (*clip_source.MEDIA_FIELDS, clip_source.DURATION)  # the same for all clips of a medium
+    media = pa.table({name: clip_source.media_field(name, rows) for name in shared_fields})
     writers = [_Grouped(folder / FIELDS_NAME, FIELDS)]
     if own:
         writers.append(_Grouped(folder / COLUMNS_NAME, pa.schema(own)))
@@ -78,9 +82,8 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         frames = {name: clip_source.frame_field(name, clips[of]) for name, of in clip_source.FRAME_FIELDS.items()}
         shared = media.take(clips["media_row"])
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
-        for writer, table in zip(
-            writers, (pa.table(given), clips), strict=False
-        ):  # if the user has no such columns, there is only one writer
+        # If the user has no such columns, there is only one writer.
+        for writer, table in zip(writers, (pa.table(given), clips), strict=False):
             writer.add(table)
     for writer in writers:
         writer.close()
@@ -90,15 +93,6 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
 def _is_plain(kind: pa.DataType) -> bool:
     """Return whether values of a type are small enough to be stored in `columns` in addition to the parts."""
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _media_fields(folder: Path, parts: int) -> pa.Table:
-    """Return the fields that all clips of a medium share, as a table with one row per medium."""
-    names = [*clip_source.MEDIA_FIELDS, *clip_source.DURATION_COLUMNS]
-    paths = [part_path(folder / MEDIA_FOLDER, number) for number in range(parts)]
-    media = pa.concat_tables([pq.ParquetFile(path).read(names, use_threads=False) for path in paths])
-    shared = (*clip_source.MEDIA_FIELDS, clip_source.DURATION)
-    return pa.table({name: clip_source.media_field(name, media) for name in shared})
 
 
 class _Grouped:
@@ -193,12 +187,7 @@ class Tables:
             ):
                 written.append(part_path(folder / name, number))
                 _write_groups(written[-1], table, CLIPS_PER_ROW_GROUP, delta)
-        return [_content_digest(path) for path in written]
-
-
-def _content_digest(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
+        return [hashlib.blake2b(path.read_bytes()).digest() for path in written]
 
 
 def _without_empty(table: pa.Table) -> pa.Table:

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from framedex.errors import NoClipsError, OutputError, StaleError
 from framedex.files.outputs import check_unfinished, full_disk, held
@@ -288,20 +287,16 @@ class DatasetWriter:
         """
         self.settle()
         while len(planned.is_clip):
-            count = self._items_until_checkpoint(planned.is_clip)
+            every = len(self._tables.clips) + np.cumsum(planned.is_clip)
+            failures = len(self._current.failures) + np.cumsum(~planned.is_clip)
+            due = (every >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
+            count = int(np.argmax(due)) + 1 if due.any() else len(due)
             clips = int(np.count_nonzero(planned.is_clip[:count]))
             self._take_rows(planned, clips)
             self._current.failures += map(asdict, planned.failures[: count - clips])
             self._current.items += count
             planned = planned.behind(count)
             self._checkpoint_if_due()
-
-    def _items_until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
-        """Return how many of the items are added until the next checkpoint is due, or all if it is not due yet."""
-        clips = len(self._tables.clips) + np.cumsum(is_clip)
-        failures = len(self._current.failures) + np.cumsum(~is_clip)
-        due = (clips >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
-        return int(np.argmax(due)) + 1 if due.any() else len(is_clip)
 
     def _take_rows(self, planned: PlannedRows, count: int) -> None:
         """Add the rows of the first `count` clips, and the rows of the media that these clips are the first to use."""

@@ -6,7 +6,7 @@ import json
 import struct
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, Framing, MultiViewDataset
-from framedex.errors import FramedexError
+from framedex.errors import DecodeError, FramedexError
+from framedex.sharder.decoding import video
+from framedex.sharder.decoding.video import decode_pictures
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import Recipe, full_decode, make
@@ -243,3 +245,18 @@ def test_what_cannot_be_delivered_so_is_refused(home: Path) -> None:
         ClipLoader(raw, normalize=((0.5,) * 3, (0.25,) * 3))
     with pytest.raises(FramedexError, match="accepts 8-bit frames"):
         ClipLoader(ClipDataset(home / "D", dtype="uint16"), transform=lambda frames: frames)
+
+
+def test_pictures_that_change_to_a_format_without_raw_form_are_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing(*arguments: Any, **named: Any) -> Iterator[tuple[int, av.VideoFrame]]:
+        for rank, picture in decode_pictures(*arguments, **named):
+            yield rank, picture if rank == 0 else picture.reformat(format="yuv420p")
+
+    monkeypatch.setattr(video, "decode_pictures", changing)
+    raw = ClipDataset(home / "D", dtype="raw")
+    with pytest.raises(DecodeError, match="dtype='raw' does not convert them") as raised:
+        raw[clip_of(raw, "yuv444p.mkv")]
+    assert raised.value.found == "a picture of yuv420p in a medium of yuv444p"
+    assert raised.value.where == str(home / "media" / "yuv444p.mkv")
