@@ -86,8 +86,6 @@ class PictureTask:
         access: The rules for which sources may be read.
         identity: The media_id or clip_id.
         folder: A folder for temporary files.
-        most_pixels: The maximum number of pixels to decode for a medium. If evenly spread frames would need more,
-            random access points are shown, which need only one decoded picture each.
     """
 
     kind: Kind
@@ -95,7 +93,6 @@ class PictureTask:
     access: Access
     identity: str
     folder: str
-    most_pixels: float
 
 
 def pictured(found: Audit) -> dict[str, list[str]]:
@@ -132,14 +129,7 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
         _inspector(audited.place, access).dataset.manifest.check_locations()
     with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
         tasks = [
-            PictureTask(
-                kind=audited.kind,
-                place=audited.place,
-                access=access,
-                identity=identity,
-                folder=folder,
-                most_pixels=MAX_PIXELS,
-            )
+            PictureTask(kind=audited.kind, place=audited.place, access=access, identity=identity, folder=folder)
             for identity in identities
         ]
         workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
@@ -212,21 +202,22 @@ def _of_medium(task: PictureTask) -> list[Strip]:
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
             if not medium.addressable:
                 Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
-            return [_drawn(name, _plan(medium, video, task.most_pixels))]
+            return [_drawn(name, _plan(medium, video))]
     except UNREADABLE as error:
         return [_without(name, error)]
 
 
-def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
+def _plan(medium: IndexedMedium, video: dict[str, Any]) -> list[Clip]:
     """Return clips of one frame each, spread evenly over a medium.
 
-    If decoding these frames would exceed `most_pixels`, the random access points before them are chosen instead.
+    If decoding these frames would exceed `MAX_PIXELS`, the random access points before them are chosen instead. They
+    need only one decoded picture each.
     """
     count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)
     starts = medium.timeline.starts
-    if cost > most_pixels and starts is not None and len(starts):
+    if cost > MAX_PIXELS and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
     clips: list[Clip] = []
     first_error: Exception | None = None

@@ -153,6 +153,7 @@ Got = TypeVar("Got")
 
 AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # the number and the name of the threads that send requests
 PIECE_BYTES = 16 << 20  # size of the pieces in which a whole object is fetched or written
+_POOL: dict[int, ThreadPoolExecutor] = {}  # id of a process → its threads that send requests
 TRIES = 4  # attempts per request; obstore does not repeat a request if the connection breaks during the answer
 FIRST_WAIT_SECONDS = 0.2
 
@@ -300,7 +301,10 @@ def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
-    return list(_threads().map(function, values))
+    pool = _POOL.get(os.getpid())
+    if pool is None:
+        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))
+    return list(pool.map(function, values))
 
 
 def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
@@ -479,14 +483,3 @@ def _tried(uri: str, call: Callable[[], Got]) -> Got:
                 raise as_storage_error(uri, error) from None  # the text of `error` may contain secrets
             time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
     raise AssertionError("the last try returns or raises")
-
-
-_POOL: dict[int, ThreadPoolExecutor] = {}
-
-
-def _threads() -> ThreadPoolExecutor:
-    """Return this process's thread pool for requests to object storage."""
-    pool = _POOL.get(os.getpid())
-    if pool is None:
-        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))
-    return pool
