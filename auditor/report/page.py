@@ -144,7 +144,6 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
     rows = [[example[name] for name in names] for example in finding.examples]
     left = count - len(rows)
     shown_of = f"{len(rows)} of {count:,}" if left else f"{count:,}"
-    more = f"… and {left:,} more, which the SQL query returns"
     badge = element(
         "span",
         element("span", f"{MARKS[check.severity]} ", aria_hidden="true"),
@@ -157,7 +156,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
         element("p", *coded(check.means)),
         element("p", element("b", "Remedy: "), *coded(check.remedy)),
         table(names, rows, caption=f"Examples, {shown_of}: {check.title}"),
-        element("p", more, class_="soft more") if left else None,
+        element("p", f"… and {left:,} more, which the SQL query returns", class_="soft more") if left else None,
         _sheet(finding, strips),
         folded("SQL query", element("pre", element("code", check.sql))),
         id=f"check-{check.name}",
@@ -399,11 +398,12 @@ def _rows(rows: MediaTable) -> Element:
         f"Type words to find names, codecs, findings and so on, or conditions such as {EXAMPLES[rows.of]}."
         f" Columns with numbers are {', '.join(column.key for column in rows.columns if column.form == 'number')}."
     )
-    text_only = {"autocomplete": "off", "spellcheck": "false", "aria_describedby": "filter-help"}
     controls = element(
         "div",
         element("label", "Filter", for_="filter"),
-        element("input", id="filter", type="search", **text_only),
+        element(
+            "input", id="filter", type="search", autocomplete="off", spellcheck="false", aria_describedby="filter-help"
+        ),
         element("p", "", id="matches", role="status", class_="soft"),
         class_="controls",
     )

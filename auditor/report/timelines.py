@@ -201,9 +201,8 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
         return None
     media_id, uri, total = rows[0]
     known = literal(media_id)
-    begin, length = db.ask(
-        f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
-    ).rows[0]
+    sql = f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
+    begin, length = db.ask(sql).rows[0]
     clips = db.ask(f"""
         WITH chosen AS (
             SELECT clip, clip_id, begin_seconds FROM clips WHERE media_id = {known} AND begin_seconds IS NOT NULL

@@ -139,9 +139,8 @@ def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
     Args:
         columns: Column name → value → count.
     """
-    return "; ".join(
-        f"{name}: {few(counts) or 'no rows'}" for name, counts in itertools.islice(columns.items(), COLUMNS)
-    )
+    shown = itertools.islice(columns.items(), COLUMNS)
+    return "; ".join(f"{name}: {few(counts) or 'no rows'}" for name, counts in shown)
 
 
 def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, int]], path: object) -> FramedexError:

@@ -236,9 +236,8 @@ class LocalPool:
         seconds = calls.timeout_seconds
         try:
             for item in calls.items:
-                begun = (
-                    None if calls.passes(item) else self._pool.schedule(_call, [calls.function, item], timeout=seconds)
-                )
+                arguments = [calls.function, item]
+                begun = None if calls.passes(item) else self._pool.schedule(_call, arguments, timeout=seconds)
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * calls.in_flight:
                     yield self._next_outcome(waiting, seconds)

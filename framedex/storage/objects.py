@@ -324,9 +324,7 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
 def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) -> None:
     """Copy an object, or a byte range of an object, into a local file. Raises StorageError, OSError."""
     first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
-    pieces = [
-        (first_byte + begin, first_byte + min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)
-    ]
+    pieces = [(first_byte + at, first_byte + min(at + PIECE_BYTES, size)) for at in range(0, size, PIECE_BYTES)]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for first in range(0, len(pieces), 4):

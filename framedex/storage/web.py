@@ -259,9 +259,8 @@ def _connect(origin: Origin, seconds: float) -> Connection:
     if scheme == "http":
         plain = http.client.HTTPConnection(near_host, near_port, timeout=seconds)
         return plain, {"Host": f"{host}:{port}"} | headers if proxy else {}
-    connection = http.client.HTTPSConnection(
-        near_host, near_port, timeout=seconds, context=ssl.create_default_context()
-    )
+    tls = ssl.create_default_context()
+    connection = http.client.HTTPSConnection(near_host, near_port, timeout=seconds, context=tls)
     if proxy:
         connection.set_tunnel(host, port, headers)
     return connection, {}
