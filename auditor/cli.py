@@ -233,9 +233,8 @@ def audit(
                 echo(line)
             if report is not None:
                 echo(f"→ {printable(str(report))}, {printable(str(beside))}")
-        if fail_on is not None and any(
-            SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
-        ):
+        failing = () if fail_on is None else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+        if any(finding.check.severity in failing for finding in found.findings):
             sys.exit(FAILED)
 
 

@@ -144,13 +144,8 @@ def wanted_of(value: Any) -> Wanted:
         name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()
     ):
         raise FramedexError("a selection has wrong keys or types", found=repr(value)[:200], allowed=", ".join(known))
-    return Wanted(
-        **value
-        | {
-            "filters": tuple(map(filter_of, value.get("filters") or ())),
-            "descending": bool(value.get("descending")),
-        }
-    )
+    filters = tuple(map(filter_of, value.get("filters") or ()))
+    return Wanted(**value | {"filters": filters, "descending": bool(value.get("descending"))})
 
 
 class Selections:

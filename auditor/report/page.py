@@ -398,12 +398,11 @@ def _rows(rows: MediaTable) -> Element:
         f"Type words to find names, codecs, findings and so on, or conditions such as {EXAMPLES[rows.of]}."
         f" Columns with numbers are {', '.join(column.key for column in rows.columns if column.form == 'number')}."
     )
+    text_only = {"autocomplete": "off", "spellcheck": "false", "aria_describedby": "filter-help"}
     controls = element(
         "div",
         element("label", "Filter", for_="filter"),
-        element(
-            "input", id="filter", type="search", autocomplete="off", spellcheck="false", aria_describedby="filter-help"
-        ),
+        element("input", id="filter", type="search", **text_only),
         element("p", "", id="matches", role="status", class_="soft"),
         class_="controls",
     )

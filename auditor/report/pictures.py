@@ -133,7 +133,8 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
             for identity in identities
         ]
         workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
-        calls = Calls(function=draw, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
+        drawing = functools.partial(draw, most_pixels=MAX_PIXELS)
+        calls = Calls(function=drawing, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
         for outcome in run_local(calls, workers=workers, memory_bytes=WORKER_MEMORY_BYTES):
             task = outcome.item
             if outcome.result is None:
@@ -146,13 +147,18 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
     return found
 
 
-def draw(task: PictureTask) -> list[Strip]:
+def draw(task: PictureTask, most_pixels: float) -> list[Strip]:
     """Return a list with the strip of one medium or clip.
 
     The list is empty if a clip is not in the manifest, because the clip could not be made.
+
+    Args:
+        task: The medium or clip.
+        most_pixels: The maximum number of pixels to decode for a medium. If evenly spread frames would need more,
+            random access points are shown, which need only one decoded picture each.
     """
     try:
-        return _of_medium(task) if task.kind == "index" else _of_clip(task)
+        return _of_medium(task, most_pixels) if task.kind == "index" else _of_clip(task)
     except UNREADABLE as error:
         return [_without(task.identity, error)]
 
@@ -189,7 +195,7 @@ def _index(path: Place, access: Access) -> Index:
     return Index(path, access=access)
 
 
-def _of_medium(task: PictureTask) -> list[Strip]:
+def _of_medium(task: PictureTask, most_pixels: float) -> list[Strip]:
     index = _index(task.place, task.access)
     video = index.video(task.identity)
     name = title_of(video["uri"], video["member"])
@@ -202,22 +208,21 @@ def _of_medium(task: PictureTask) -> list[Strip]:
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
             if not medium.addressable:
                 Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
-            return [_drawn(name, _plan(medium, video))]
+            return [_drawn(name, _plan(medium, video, most_pixels))]
     except UNREADABLE as error:
         return [_without(name, error)]
 
 
-def _plan(medium: IndexedMedium, video: dict[str, Any]) -> list[Clip]:
+def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
     """Return clips of one frame each, spread evenly over a medium.
 
-    If decoding these frames would exceed `MAX_PIXELS`, the random access points before them are chosen instead. They
-    need only one decoded picture each.
+    If decoding these frames would exceed `most_pixels`, the random access points before them are chosen instead.
     """
     count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)
     starts = medium.timeline.starts
-    if cost > MAX_PIXELS and starts is not None and len(starts):
+    if cost > most_pixels and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
     clips: list[Clip] = []
     first_error: Exception | None = None
