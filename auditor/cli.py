@@ -41,9 +41,8 @@ def _asks_checks(values: options.Values) -> bool:
 def _some_check_needs(values: options.Values, *tables: str) -> bool:
     """Return whether any of the checks that will run needs any of these tables."""
     names = values["names"]
-    return not names or any(
-        check.name in names and set(tables) & set(check.needs) for kind in get_args(Kind) for check in checks_of(kind)
-    )
+    checks = (check for kind in get_args(Kind) for check in checks_of(kind))
+    return not names or any(check.name in names and set(tables) & set(check.needs) for check in checks)
 
 
 def _reads_media(values: options.Values) -> bool:
@@ -234,9 +233,8 @@ def audit(
                 echo(line)
             if report is not None:
                 echo(f"→ {printable(str(report))}, {printable(str(beside))}")
-        if fail_on is not None and any(
-            SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
-        ):
+        failing = () if fail_on is None else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+        if any(finding.check.severity in failing for finding in found.findings):
             sys.exit(FAILED)
 
 

@@ -422,12 +422,9 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LO
     """
     columns = []
     for place, name in enumerate(names):
-        limits: dict[str, Any] = (
-            {"longest": longest}
-            if name in NAMING
-            else {"longest": LONGEST_SENTENCE, "ends": name == "others"}  # `others` are names, too, but several
-        )
-        cells = [printable(name), *(cell(row[place], **limits) for row in rows)]
+        # The values of `others` are names, too, but several names each.
+        most, ends = (longest, True) if name in NAMING else (LONGEST_SENTENCE, name == "others")
+        cells = [printable(name), *(cell(row[place], most, ends=ends) for row in rows)]
         width = max(map(len, cells))
         is_number = all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows)
         columns.append([text.rjust(width) if is_number else text.ljust(width) for text in cells])
@@ -543,9 +540,8 @@ def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | Terminal
     schema = answer.schema
     if is_csv:
         schema = pa.schema([(field.name, pa.string() if _is_nested(field.type) else field.type) for field in schema])
-    with (
-        pyarrow.csv.CSVWriter(file, schema) if is_csv else pq.ParquetWriter(file, schema, compression="zstd") as writer
-    ):
+    opened = pyarrow.csv.CSVWriter(file, schema) if is_csv else pq.ParquetWriter(file, schema, compression="zstd")
+    with opened as writer:
         for batch in answer:
             writer.write_batch(pa.record_batch(list(map(_flatten, batch.columns)), schema=schema) if is_csv else batch)
             rows += batch.num_rows

@@ -8,7 +8,9 @@ import re
 import traceback
 from typing import Any, Self
 
-INDENT = 11  # number of spaces before a continuation line, so that it begins below the text after `found:` etc.
+# Before the second and later lines of a part of a message, so that they do not look like separate messages. They begin
+# below the text after `found:` etc.
+NEXT = "\n" + " " * 11
 INTERNAL_ERROR = "internal_error"  # the `kind` of a failure that is caused by a bug of framedex
 PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
 
@@ -25,11 +27,6 @@ def printable(text: str, *, lines: bool = False) -> str:
         lines: Whether line ends are kept. True for messages that framedex formats, False for names of files or columns.
     """
     return UNPRINTABLE.sub(lambda match: match[0] if lines and match[0] == "\n" else _escape(match[0]), text)
-
-
-def _indented(part: str) -> str:
-    """Indent the second and later lines of a part of a message, so that they do not look like separate messages."""
-    return part.replace("\n", "\n" + " " * INDENT)
 
 
 def _escape(character: str) -> str:
@@ -63,7 +60,7 @@ class FramedexError(Exception):
         """Return the message without control characters. `found`, `allowed` and `remedy` begin on new lines."""
         parts = [self.what if self.where is None else f"{printable(self.where)}: {self.what}"]
         named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
-        parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
+        parts += [f"  {name + ':':<8} {part}".replace("\n", NEXT) for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
 
     def inside(self, where: str) -> Self:

@@ -202,13 +202,8 @@ class RuledCommand(click.Command):
 
 def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
     """Raise UsageError if options were given that have no effect. The message lists all of them."""
-    given = [
-        parameter
-        for parameter in context.command.params
-        if parameter.name is not None
-        and context.get_parameter_source(parameter.name)
-        not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-    ]
+    defaults = (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    given = [one for one in context.command.params if context.get_parameter_source(one.name or "") not in defaults]
     messages: list[str] = []
     for rule in rules:
         vain = [parameter for parameter in given if rule.names(parameter)]

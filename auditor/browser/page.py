@@ -26,7 +26,7 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
         policy: The policy of a dataset as YAML. None for an index.
     """
     what = "clips" if kind == "dataset" else "media"
-    document = Document(
+    return Document(
         title=f"{name}: {what}",
         style=_part("browser.css"),
         script=_part("browser.js"),
@@ -56,8 +56,7 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
             ),
             element("noscript", element("p", "This page needs JavaScript.", class_="error")),
         ],
-    )
-    return document.content()
+    ).content()
 
 
 def _part(name: str) -> str:
@@ -163,7 +162,6 @@ def _list(what: str) -> Element:
 
 def _player(what: str) -> Element:
     one = "clip" if what == "clips" else "medium"
-    speeds = [(speed, f"{speed} ×") for speed in SPEEDS]
     controls = element(
         "div",
         _button("|‹", "first-frame", aria_label="First frame"),
@@ -171,7 +169,7 @@ def _player(what: str) -> Element:
         _button("Play", "play"),
         _button("›", "step-on", aria_label="One frame on"),
         element("input", type="range", id="seek", min="0", value="0", aria_label="Frame"),
-        _select("speed", "Speed", *speeds),
+        _select("speed", "Speed", *[(speed, f"{speed} ×") for speed in SPEEDS]),
         element("label", element("input", type="checkbox", id="loop", checked=""), " loop"),
         element("label", element("input", type="checkbox", id="hear"), " sound", id="hear-box", hidden=""),
         element("label", element("input", type="checkbox", id="fit", checked=""), " fit"),

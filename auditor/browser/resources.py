@@ -54,9 +54,8 @@ class Findings:
 
     def start(self) -> None:
         """Start `framedex audit` in a separate process."""
-        command = [sys.executable, "-m", "framedex", "audit", "--json", "--", str(self._place)]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "framedex", "audit", "--json", "--", str(self._place)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -117,19 +116,15 @@ class Items(Protocol):
 
     def first_column(self) -> str:
         """Return the column that is preselected for filters."""
-        ...
 
     def card(self, key: Any) -> dict[str, Any]:
         """Return the content of an item's entry in the list."""
-        ...
 
     def describe(self, key: Any) -> dict[str, Any]:
         """Return the metadata of an item that the player shows."""
-        ...
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Decode an item. `first` is the number of the first frame of a range of frames, or None."""
-        ...
 
 
 class Pictures:
@@ -213,7 +208,6 @@ class Request(Protocol):
 
     def is_waiting(self) -> bool:
         """Return whether the page still waits for the answer."""
-        ...
 
 
 Resource = Callable[[Request], Answer]

@@ -3,6 +3,7 @@
 Filters, a finding of the audit and an SQL query select an ordered list of keys.
 """
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +31,12 @@ def _is_compared(type_: str) -> bool:
     return type_ in COMPARED or type_.startswith(("DECIMAL", "TIMESTAMP"))
 
 
-def _comparison(sign: str) -> Callable[[str, str, str], str]:
-    def condition(column: str, type_: str, value: str) -> str:
-        if type_ == "VARCHAR":
-            return f"{column} {sign} {literal(value)}"
-        if not _is_compared(type_):
-            raise FramedexError("the values of this column have no order", found=f"a column of {type_}")
-        return f"{column} {sign} CAST({literal(value)} AS {type_})"
-
-    return condition
+def _comparison(sign: str, column: str, type_: str, value: str) -> str:
+    if type_ == "VARCHAR":
+        return f"{column} {sign} {literal(value)}"
+    if not _is_compared(type_):
+        raise FramedexError("the values of this column have no order", found=f"a column of {type_}")
+    return f"{column} {sign} CAST({literal(value)} AS {type_})"
 
 
 def _equal(column: str, type_: str, value: str) -> str:
@@ -50,10 +48,10 @@ def _equal(column: str, type_: str, value: str) -> str:
 OPERATIONS: dict[str, Callable[[str, str, str], str]] = {
     "=": _equal,
     "≠": lambda column, type_, value: f"({_equal(column, type_, value)}) IS NOT TRUE",
-    "<": _comparison("<"),
-    "≤": _comparison("<="),
-    ">": _comparison(">"),
-    "≥": _comparison(">="),
+    "<": functools.partial(_comparison, "<"),
+    "≤": functools.partial(_comparison, "<="),
+    ">": functools.partial(_comparison, ">"),
+    "≥": functools.partial(_comparison, ">="),
     "contains": lambda column, _, value: f"contains(lower({_text(column)}), lower({literal(value)}))",
     "is empty": lambda column, _, __: f"{column} IS NULL",
     "is not empty": lambda column, _, __: f"{column} IS NOT NULL",
@@ -146,13 +144,8 @@ def wanted_of(value: Any) -> Wanted:
         name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()
     ):
         raise FramedexError("a selection has wrong keys or types", found=repr(value)[:200], allowed=", ".join(known))
-    return Wanted(
-        **value
-        | {
-            "filters": tuple(map(filter_of, value.get("filters") or ())),
-            "descending": bool(value.get("descending")),
-        }
-    )
+    filters = tuple(map(filter_of, value.get("filters") or ()))
+    return Wanted(**value | {"filters": filters, "descending": bool(value.get("descending"))})
 
 
 class Selections:
@@ -168,7 +161,10 @@ class Selections:
     def __init__(self, queries: QueryProcess) -> None:
         self.kind = queries.audited.kind
         self.types = queries.types(VIEWS[self.kind])
-        self.total = _total(queries)
+        if self.kind == "dataset":
+            self.total = sum(queries.audited.header["clips_per_part"])
+        else:
+            self.total = int(queries.rows("SELECT count(*) FROM videos", 1).rows[0][0])
         self.checks: dict[str, Check] = {check.name: check for check in checks_of(self.kind)}
         self._queries, self._lock = queries, threading.Lock()
         self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
@@ -185,7 +181,10 @@ class Selections:
         with self._lock:
             found = self._kept.get(wanted)
             if found is None:
-                found = self._kept[wanted] = self._read(wanted)
+                check = None if wanted.finding is None else self.finding(wanted.finding).sql
+                bases = {sql: self._link_of(sql) for sql in (wanted.sql, check) if sql is not None}
+                found = self._queries.table(self._sql(wanted, bases)).column(0).combine_chunks()
+                self._kept[wanted] = found
                 while len(self._kept) > KEPT:
                     self._kept.popitem(last=False)
             return found
@@ -234,11 +233,6 @@ class Selections:
         while not self._lock.acquire(timeout=STOP_SECONDS):
             self._queries.stop()
 
-    def _read(self, wanted: Wanted) -> pa.Array:
-        found = None if wanted.finding is None else self.finding(wanted.finding).sql
-        bases = {sql: self._link_of(sql) for sql in (wanted.sql, found) if sql is not None}
-        return self._queries.table(self._sql(wanted, bases)).column(0).combine_chunks()
-
     def _sql(self, wanted: Wanted, bases: Mapping[str, str]) -> str:
         """Return the query that selects the keys.
 
@@ -280,13 +274,6 @@ class Selections:
                 allowed=f"a column {' or '.join(LINKS[self.kind])}",
             )
         return link
-
-
-def _total(queries: QueryProcess) -> int:
-    """Return the number of clips or media."""
-    if queries.audited.kind == "dataset":
-        return sum(queries.audited.header["clips_per_part"])
-    return int(queries.rows("SELECT count(*) FROM videos", 1).rows[0][0])
 
 
 def bare(sql: str) -> str:

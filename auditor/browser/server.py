@@ -217,7 +217,10 @@ def bound(
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
             items = Media(place, thumbnails, access=access, folder=folder)
-            counts, settings, policy = _media_counts(queries, selections.total), None, None
+            states = dict(queries.rows(f"SELECT {STATE}, count(*) FROM videos GROUP BY ALL").rows)
+            bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
+            counts = " · ".join([counted(selections.total, "medium", "media"), *bad])
+            settings, policy = None, None
         findings = Findings(place, selections.link)
         stack.callback(selections.close)
         content = page(
@@ -249,10 +252,3 @@ def serve(place: Place, thumbnails: Thumbnails, *, port: int, access: Access, re
         ready(server.address.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
-
-
-def _media_counts(queries: QueryProcess, total: int) -> str:
-    """Return a text with the number of media of an index, and the numbers of unusable media by state."""
-    states = dict(queries.rows(f"SELECT {STATE}, count(*) FROM videos GROUP BY ALL").rows)
-    bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
-    return " · ".join([counted(total, "medium", "media"), *bad])

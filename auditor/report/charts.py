@@ -212,11 +212,8 @@ def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[E
 def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
     """Return marks below random access points, which are filled if closed, hollow if open, and lines if unknown."""
     marks = []
-    for class_, kind, shape in (
-        ("closed", CLOSED, "l-5 11h10z"),
-        ("open", OPEN, "l-5 11h10z"),
-        ("unknown", NOT_KNOWN, "v11"),
-    ):
+    for class_, kind in (("closed", CLOSED), ("open", OPEN), ("unknown", NOT_KNOWN)):
+        shape = "v11" if kind == NOT_KNOWN else "l-5 11h10z"  # a line or a triangle
         places = x[shown.is_start & (shown.start == kind)].tolist()
         if places:
             path = "".join(f"M{place:.1f} {SIZES_BOTTOM + 4}{shape}" for place in places)
@@ -248,8 +245,7 @@ def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
         height = GAPS_BOTTOM - level / top * (GAPS_BOTTOM - GAPS_TOP)
         parts.append(_path(f"M{LONG_LEFT} {_at(height)}H{LONG_RIGHT}", "grid"))
         parts.append(_text(LONG_LEFT - 8, height + 4, number_text(1000 * level, digits=4), "end"))
-    parts.append(_path(steps, "steps"))
-    return parts
+    return [*parts, _path(steps, "steps")]
 
 
 def _seconds_axis(begin: float, end: float, y: float) -> list[Element]:

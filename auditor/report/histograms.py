@@ -210,8 +210,7 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
     if len(distinct) == 1 or (counted.form == "values" and shown_count >= COMMON * len(values)):
         pairs = zip(distinct[shown].tolist(), counts[shown].tolist(), strict=True)
         bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in pairs]
-        others, other_count = len(distinct) - len(shown), len(values) - shown_count
-        return Histogram(bars=bars, others=others, other_count=other_count, **facts)
+        return Histogram(bars=bars, others=len(distinct) - len(shown), other_count=len(values) - shown_count, **facts)
     positive = distinct[distinct > 0]
     is_logarithmic = distinct[0] >= 0 and len(positive) > 1 and positive[-1] > 10**DECADES * positive[0]
     edges = logarithmic_edges(positive[0], positive[-1]) if is_logarithmic else linear_edges(values)

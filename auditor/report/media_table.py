@@ -65,8 +65,7 @@ class MediaTable:
 
     def first(self, rows: int) -> MediaTable:
         """Return a table with only the first `rows` rows."""
-        columns = [replace(column, values=column.values[:rows]) for column in self.columns]
-        return replace(self, columns=columns)
+        return replace(self, columns=[replace(column, values=column.values[:rows]) for column in self.columns])
 
 
 OWN_COLUMNS = ("split", "label")  # the user's columns that the table shows if they exist
@@ -126,7 +125,6 @@ def _media_columns(values: Values, names: list[str]) -> list[Column]:
 
 
 def _clip_columns(values: Values, names: list[str], own: list[str]) -> list[Column]:
-    cost_help = "decoded packets per wanted frame"
     return [
         _text("clip", "Clip", values["clip_id"]),
         _text("name", "Name", names),
@@ -135,7 +133,7 @@ def _clip_columns(values: Values, names: list[str], own: list[str]) -> list[Colu
         _number("seconds", "Seconds", values["seconds"]),
         _number("frames", "Frames", values["wanted_frames"]),
         _number("padded", "Padded", values["padded_frames"]),
-        _number("cost", "Cost", values["cost"], digits=4, help=cost_help),
+        _number("cost", "Cost", values["cost"], digits=4, help="decoded packets per wanted frame"),
         _number("kb", "kB", values["kilobytes"], digits=4, help="kilobytes read per clip"),
         *[_text(name, name.capitalize(), values[name]) for name in own],
     ]

@@ -36,7 +36,6 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.core.version import __version__
 from framedex.core.words import counted, number_text
-from framedex.errors import OutputError
 from framedex.files.outputs import write_aside
 from framedex.html import document as html
 from framedex.html.document import Document, coded, element, folded, said, section, table
@@ -145,7 +144,6 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
     rows = [[example[name] for name in names] for example in finding.examples]
     left = count - len(rows)
     shown_of = f"{len(rows)} of {count:,}" if left else f"{count:,}"
-    more = f"… and {left:,} more, which the SQL query returns"
     badge = element(
         "span",
         element("span", f"{MARKS[check.severity]} ", aria_hidden="true"),
@@ -158,7 +156,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
         element("p", *coded(check.means)),
         element("p", element("b", "Remedy: "), *coded(check.remedy)),
         table(names, rows, caption=f"Examples, {shown_of}: {check.title}"),
-        element("p", more, class_="soft more") if left else None,
+        element("p", f"… and {left:,} more, which the SQL query returns", class_="soft more") if left else None,
         _sheet(finding, strips),
         folded("SQL query", element("pre", element("code", check.sql))),
         id=f"check-{check.name}",
@@ -278,7 +276,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
     links = [element("li", element("a", part[0].text or "", href=f"#{part.get('id')}")) for part in sections]
     same = f"framedex {__version__} · the .json file beside this page has the findings and the numbers of the charts"
     folder = files("framedex.auditor") / "page"
-    document = Document(
+    return Document(
         title=f"{name}: audit",
         style=(folder / "page.css").read_text(encoding="utf-8"),
         script=(folder / "page.js").read_text(encoding="utf-8"),
@@ -293,8 +291,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
             element("footer", element("p", same), class_="soft"),
             element("script", as_script(rows), type="application/json", id="rows"),
         ],
-    )
-    return document.content()
+    ).content()
 
 
 def _header(found: Audit, name: str) -> Element:
@@ -425,7 +422,6 @@ def _rows(rows: MediaTable) -> Element:
 
 
 MAX_BYTES = 1_000_000  # maximum size of a page without its pictures. To keep to it, rows of the table are left out
-SUFFIX = ".html"
 
 
 def queries(kind: Kind) -> list[str]:
@@ -447,16 +443,8 @@ def write_report(db: Database, found: Audit, path: Path, *, access: Access, pict
         pictures: Whether frames of examples are decoded and shown.
 
     Raises:
-        OutputError: The file name does not end in .html.
         FramedexError: A table cannot be read.
     """
-    if path.suffix.lower() != SUFFIX:
-        raise OutputError(
-            "the file name of a report has another ending",
-            where=str(path),
-            found=path.suffix or "no ending",
-            allowed=SUFFIX,
-        )
     wanted = pictured(found) if pictures else {}
     identities = list(dict.fromkeys(identity for several in wanted.values() for identity in several))
     drawn = strips(db, identities, access)

@@ -86,8 +86,6 @@ class PictureTask:
         access: The rules for which sources may be read.
         identity: The media_id or clip_id.
         folder: A folder for temporary files.
-        most_pixels: The maximum number of pixels to decode for a medium. If evenly spread frames would need more,
-            random access points are shown, which need only one decoded picture each.
     """
 
     kind: Kind
@@ -95,7 +93,6 @@ class PictureTask:
     access: Access
     identity: str
     folder: str
-    most_pixels: float
 
 
 def pictured(found: Audit) -> dict[str, list[str]]:
@@ -132,18 +129,12 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
         _inspector(audited.place, access).dataset.manifest.check_locations()
     with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
         tasks = [
-            PictureTask(
-                kind=audited.kind,
-                place=audited.place,
-                access=access,
-                identity=identity,
-                folder=folder,
-                most_pixels=MAX_PIXELS,
-            )
+            PictureTask(kind=audited.kind, place=audited.place, access=access, identity=identity, folder=folder)
             for identity in identities
         ]
         workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
-        calls = Calls(function=draw, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
+        drawing = functools.partial(draw, most_pixels=MAX_PIXELS)
+        calls = Calls(function=drawing, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
         for outcome in run_local(calls, workers=workers, memory_bytes=WORKER_MEMORY_BYTES):
             task = outcome.item
             if outcome.result is None:
@@ -156,13 +147,18 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
     return found
 
 
-def draw(task: PictureTask) -> list[Strip]:
+def draw(task: PictureTask, most_pixels: float) -> list[Strip]:
     """Return a list with the strip of one medium or clip.
 
     The list is empty if a clip is not in the manifest, because the clip could not be made.
+
+    Args:
+        task: The medium or clip.
+        most_pixels: The maximum number of pixels to decode for a medium. If evenly spread frames would need more,
+            random access points are shown, which need only one decoded picture each.
     """
     try:
-        return _of_medium(task) if task.kind == "index" else _of_clip(task)
+        return _of_medium(task, most_pixels) if task.kind == "index" else _of_clip(task)
     except UNREADABLE as error:
         return [_without(task.identity, error)]
 
@@ -199,7 +195,7 @@ def _index(path: Place, access: Access) -> Index:
     return Index(path, access=access)
 
 
-def _of_medium(task: PictureTask) -> list[Strip]:
+def _of_medium(task: PictureTask, most_pixels: float) -> list[Strip]:
     index = _index(task.place, task.access)
     video = index.video(task.identity)
     name = title_of(video["uri"], video["member"])
@@ -212,7 +208,7 @@ def _of_medium(task: PictureTask) -> list[Strip]:
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
             if not medium.addressable:
                 Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
-            return [_drawn(name, _plan(medium, video, task.most_pixels))]
+            return [_drawn(name, _plan(medium, video, most_pixels))]
     except UNREADABLE as error:
         return [_without(name, error)]
 

@@ -160,12 +160,8 @@ NULLS LAST,
     if not rows:
         return None
     media_id, count = rows[0]
-    return (
-        media_id,
-        f"among the examples of {counted(count, 'finding')}"
-        if count
-        else "no finding has examples; this video has the most variable frame rate",
-    )
+    most_variable = "no finding has examples; this video has the most variable frame rate"
+    return media_id, f"among the examples of {counted(count, 'finding')}" if count else most_variable
 
 
 def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | None:
@@ -180,13 +176,8 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
     first = max(0, min(int(np.argmax(np.nan_to_num(gaps))) - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
     shown = frames.slice(first, MAX_FRAMES)
     packets = shown["packet"].to_numpy()
-    opened = {
-        packet: OPEN if is_open else CLOSED
-        for packet, is_open in db.ask(
-            f"SELECT first_packet, is_open FROM gops WHERE media_id = {known} AND is_open IS NOT NULL"
-        ).rows
-    }
-    start = np.array([opened.get(packet, NOT_KNOWN) for packet in packets.tolist()], np.int8)
+    gops = db.ask(f"SELECT first_packet, is_open FROM gops WHERE media_id = {known} AND is_open IS NOT NULL")
+    opened = {packet: OPEN if is_open else CLOSED for packet, is_open in gops.rows}
     return FramesTimeline(
         uri=frames["uri"][0].as_py(),
         media_id=media_id,
@@ -196,7 +187,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
         seconds=shown["seconds"].to_numpy(),
         gap_seconds=gaps[first : first + MAX_FRAMES],
         size_bytes=shown["size_bytes"].to_numpy().astype(np.int64),
-        start=start,
+        start=np.array([opened.get(packet, NOT_KNOWN) for packet in packets.tolist()], np.int8),
         is_start=shown["is_start"].to_numpy().astype(np.bool_),
         is_damaged=shown["is_damaged"].to_numpy().astype(np.bool_),
     )
@@ -210,9 +201,8 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
         return None
     media_id, uri, total = rows[0]
     known = literal(media_id)
-    begin, length = db.ask(
-        f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
-    ).rows[0]
+    sql = f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
+    begin, length = db.ask(sql).rows[0]
     clips = db.ask(f"""
         WITH chosen AS (
             SELECT clip, clip_id, begin_seconds FROM clips WHERE media_id = {known} AND begin_seconds IS NOT NULL

@@ -435,10 +435,9 @@ def _define(
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen)}")
                 except duckdb.ConversionException:  # a later version of framedex wrote a value that FEW_VALUES lacks
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen, few_values={})}")
-            elif name in ASKED_OFTEN and names is not subject.Names.PATTERN:
-                connection.execute(f"CREATE TABLE {name} AS {query}")
             else:
-                connection.execute(f"CREATE VIEW {name} AS {query}")
+                is_table = name in ASKED_OFTEN and names is not subject.Names.PATTERN
+                connection.execute(f"CREATE {'TABLE' if is_table else 'VIEW'} {name} AS {query}")
     except (duckdb.Error, RuntimeError) as error:  # RuntimeError is raised for paths that are not UTF-8
         raise FormatError("a table is missing or damaged", where=str(audited.place), found=_found(error)) from error
 

@@ -175,9 +175,8 @@ class QueryProcess:
                 return self._running
             context = spawning(None)
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(theirs, self.audited, self._limits, Path(self._folder.name)), daemon=True
-            )
+            arguments = (theirs, self.audited, self._limits, Path(self._folder.name))
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._running, self._ended_by = (process, ours), None

@@ -211,12 +211,11 @@ def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, st
 
 def described(kind: Kind) -> dict[str, str]:
     """Return a description of each view that users query, by the name of the view."""
-    comments = {
-        name: [line.removeprefix("-- ") for line in _view_lines(kind, name) if line.startswith("-- ")]
+    return {
+        name: " ".join(line.removeprefix("-- ") for line in _view_lines(kind, name) if line.startswith("-- "))
         for name in VIEWS[kind]
         if name not in INNER
     }
-    return {name: " ".join(lines) for name, lines in comments.items()}
 
 
 def _view_lines(kind: Kind, name: str) -> list[str]:

@@ -176,15 +176,13 @@ class Key:
     Attributes:
         kind: The type of the value.
         element: The type of the elements if the value is a list, else None.
-        least: The smallest whole number that is allowed. If None, 0.
-        most: The largest whole number that is allowed. If None, FAR.
+        most: The largest whole number that is allowed. The smallest is 0. If None, FAR.
         needed: Whether the key is required.
         any_text: Whether a text may contain null characters. False for texts that are paths.
     """
 
     kind: type
     element: type | None = None
-    least: int | None = None
     most: int | None = None
     needed: bool = True
     any_text: bool = False
@@ -198,14 +196,14 @@ class Key:
         return all(
             type(element) is kind
             and (self.any_text or not (isinstance(element, str) and "\0" in element))
-            and (not isinstance(element, int) or (self.least or 0) <= element <= (self.most or FAR))
+            and (not isinstance(element, int) or 0 <= element <= (self.most or FAR))
             for element in elements
         )
 
     def allowed(self) -> str:
         """Return a description of the allowed values, for messages."""
         text = {str: "a text", int: "a whole number", dict: "an object"}[self.element or self.kind]
-        bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
+        bounds = "" if self.most is None else f" from 0 to {self.most:,}"
         return f"a list in which each element is {text}{bounds}" if self.kind is list else f"{text}{bounds}"
 
 
@@ -213,9 +211,7 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
     """Raise FormatError if a key of a JSON header is missing or has a value that is not allowed."""
     for name, key in keys.items():
         value = header.get(name)
-        if value is None and not key.needed:
-            continue
-        if not key.holds(value):
+        if (key.needed or value is not None) and not key.holds(value):
             raise FormatError(
                 "has a value that is not allowed",
                 where=f"{file}, key {name}",

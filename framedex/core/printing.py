@@ -77,9 +77,7 @@ def shown_error(error: click.ClickException) -> click.ClickException:
     safe = printable(message, lines=True)
     if safe == message:
         return error
-    if isinstance(error, click.UsageError):
-        return click.UsageError(safe, error.ctx)
-    return click.ClickException(safe)
+    return click.UsageError(safe, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(safe)
 
 
 def internal_errors(count: int) -> str:

@@ -128,12 +128,9 @@ def tally(arrays: Iterable[Any]) -> Counter[str]:
         except NotImplementedError:  # Arrow cannot count lists and other nested values
             pairs = [(value, 1) for value in array.to_pylist()]
         for value, count in pairs:
-            found[_text(value)] += count
+            text = "empty" if value is None else f"{value:g}" if isinstance(value, float) else repr(value)[:LONGEST]
+            found[text] += count
     return found
-
-
-def _text(value: object) -> str:
-    return "empty" if value is None else f"{value:g}" if isinstance(value, float) else repr(value)[:LONGEST]
 
 
 def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
@@ -142,9 +139,8 @@ def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
     Args:
         columns: Column name → value → count.
     """
-    return "; ".join(
-        f"{name}: {few(counts) or 'no rows'}" for name, counts in itertools.islice(columns.items(), COLUMNS)
-    )
+    shown = itertools.islice(columns.items(), COLUMNS)
+    return "; ".join(f"{name}: {few(counts) or 'no rows'}" for name, counts in shown)
 
 
 def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, int]], path: object) -> FramedexError:

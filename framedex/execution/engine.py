@@ -236,9 +236,8 @@ class LocalPool:
         seconds = calls.timeout_seconds
         try:
             for item in calls.items:
-                begun = (
-                    None if calls.passes(item) else self._pool.schedule(_call, [calls.function, item], timeout=seconds)
-                )
+                arguments = [calls.function, item]
+                begun = None if calls.passes(item) else self._pool.schedule(_call, arguments, timeout=seconds)
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * calls.in_flight:
                     yield self._next_outcome(waiting, seconds)
@@ -248,19 +247,13 @@ class LocalPool:
             if waiting:
                 self._pool.stop()  # type: ignore[no-untyped-call]
                 self._pool.join()
+                # Delete the traceback of a failed call, which refers to objects in its frames. If the pool ends while a
+                # call is being sent to a process, the traceback and the sent bytes form a reference cycle. Python 3.13
+                # would print an error to stderr when it collects this cycle.
                 for _, future in waiting:
-                    _release_frames(future)
-
-
-def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
-    """Delete the traceback of a failed call, which refers to objects in its frames.
-
-    If the pool ends while a call is being sent to a process, the traceback and the sent bytes form a reference cycle.
-    Python 3.13 would print an error to stderr when it collects this cycle.
-    """
-    error = None if future is None or future.cancelled() or not future.done() else future.exception()
-    while error is not None:
-        error.__traceback__, error = None, error.__cause__
+                    error = None if future is None or future.cancelled() or not future.done() else future.exception()
+                    while error is not None:
+                        error.__traceback__, error = None, error.__cause__
 
 
 def _is_stopped(process: int) -> bool:

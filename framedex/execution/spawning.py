@@ -55,15 +55,11 @@ def spawning(handed_over: object) -> context.SpawnContext:
     The processes import the caller's script only if the object needs the script. In each process, OpenBLAS starts a
     single thread.
     """
-    return _Context() if needs_main(handed_over) else _ContextWithoutMain()
-
-
-def needs_main(handed_over: object) -> bool:
-    """Return whether the pickled form of an object refers to the caller's script."""
     try:
-        return MAIN in pickle.dumps(handed_over)
+        needs_main = MAIN in pickle.dumps(handed_over)
     except Exception:  # the error will be reported when the object is sent to a process
-        return True
+        needs_main = True
+    return _Context() if needs_main else _ContextWithoutMain()
 
 
 class _WithoutPandas(MetaPathFinder):

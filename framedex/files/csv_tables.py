@@ -74,11 +74,8 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> Rows:
             cells = pc.if_else(pc.equal(cells, ""), None, cells)
         table = table.set_column(place, field.name, cells)
     there = [number for number in range(len(table) + len(wrong)) if number not in wrong]
-    of_texts = [
-        field.name
-        for field in table.schema
-        if pa.types.is_string(field.type) and field.name in names and field.name not in {*types, *numbers}
-    ]
+    strings = {field.name for field in table.schema if pa.types.is_string(field.type)}
+    of_texts = strings.intersection(names) - {*types, *numbers}
     return _without_mistakes(Rows(table=table, numbers=there, wrong=wrong), of_texts)
 
 

@@ -99,12 +99,10 @@ class StoredOutput(Output):
     def take(self, name: str) -> None:
         """Copy an object into the local folder if the object exists, and allow this run to replace it."""
         uri = f"{self._stored.uri}/{name}"
-        facts = exists(uri)
-        if facts is None:
-            return
-        data, facts = fetch(uri, 0, facts.size_bytes, facts)
-        (self.local / name).write_bytes(data)
-        self._taken[name] = facts
+        if (seen := exists(uri)) is not None:
+            data, facts = fetch(uri, 0, seen.size_bytes, seen)
+            (self.local / name).write_bytes(data)
+            self._taken[name] = facts
 
     def publish(self, path: Path) -> None:
         name = path.relative_to(self.local).as_posix()
@@ -177,10 +175,7 @@ def agreed_plan(output: Output, name: str, plan: Row) -> Row:
 def written_plan(place: Place, name: str) -> Row | None:
     """Read the plan of a run that is divided into slices. Return None if the folder has no plan."""
     path = place / name
-    if not path.exists():
-        return None
-    plan: Row = json.loads(small_text(path))
-    return plan
+    return json.loads(small_text(path)) if path.exists() else None
 
 
 def check_all_there(place: Place, count: int, what: str, missing: Iterable[int], *, slices: int) -> None:

@@ -32,14 +32,8 @@ def element(tag: str, *content: Element | str | None, **attributes: object) -> E
         attributes: Name → value of the attributes. In a name, `_` stands for `-`. A trailing `_` is removed, as in
             `class_`.
     """
-    built = Element(
-        tag,
-        {
-            name.rstrip("_").replace("_", "-"): safe(str(value))
-            for name, value in attributes.items()
-            if value is not None
-        },
-    )
+    given = {name: value for name, value in attributes.items() if value is not None}
+    built = Element(tag, {name.rstrip("_").replace("_", "-"): safe(str(value)) for name, value in given.items()})
     for part in content:
         if isinstance(part, Element):
             built.append(part)

@@ -141,9 +141,8 @@ class Recipe:
     position: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=PLACE, also_in=(SAMPLE,))
 
     def __post_init__(self) -> None:
-        if len(self.packet_size) != len(self.packet_rank) or not (
-            len(self.run_first) == len(self.run_open) == len(self.run_state)
-        ):
+        runs = {len(self.run_first), len(self.run_open), len(self.run_state)}
+        if len(self.packet_size) != len(self.packet_rank) or len(runs) > 1:
             raise ValueError("the columns of a recipe have different lengths")
         if int(self.range_length.sum()) != int(self.packet_size.sum()):
             raise ValueError("the byte ranges and the packets of a recipe have different total sizes")

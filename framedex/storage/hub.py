@@ -162,7 +162,11 @@ class HubStore(web.WebStore):
             response = self._exchange(method, urlsplit(address), sent, most)
             if at_home:
                 self._check_commit(response.headers)
-                meta |= _metadata(key, response.headers)
+                # If the file is on a storage server, the headers X-Linked-ETag and X-Linked-Size describe it.
+                if tag := response.headers.get("X-Linked-ETag") or response.headers.get("ETag"):
+                    meta["e_tag"] = '"{}"'.format(tag.removeprefix("W/").strip('"'))
+                size = response.headers.get("X-Linked-Size", "")
+                meta |= {"path": key, "last_modified": web.NO_TIME} | ({"size": int(size)} if size.isdigit() else {})
             if response.status not in web.REDIRECTING:
                 answer = web.answer_of(method, key, headers, response)
                 if not at_home:
@@ -217,19 +221,6 @@ def _listed(file: Any) -> dict[str, Any]:
     """Return the metadata of one file of a listing, with the keys of `web.Answer.meta`."""
     tag = file.blob_id if file.lfs is None else file.lfs.sha256
     return {"path": file.path, "size": file.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
-
-
-def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:
-    """Return the metadata of a file from the headers of the Hub's answer.
-
-    For a file that is on a storage server, the headers X-Linked-ETag and X-Linked-Size describe the file.
-    """
-    meta: dict[str, Any] = {}
-    tag = found.get("X-Linked-ETag") or found.get("ETag")
-    if tag:
-        meta["e_tag"] = '"{}"'.format(tag.removeprefix("W/").strip('"'))
-    size = found.get("X-Linked-Size", "")
-    return meta | {"path": key, "last_modified": web.NO_TIME} | ({"size": int(size)} if size.isdigit() else {})
 
 
 def _next(address: str, location: str | None, scheme: str, key: str) -> str:

@@ -153,6 +153,7 @@ Got = TypeVar("Got")
 
 AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # the number and the name of the threads that send requests
 PIECE_BYTES = 16 << 20  # size of the pieces in which a whole object is fetched or written
+_POOL: dict[int, ThreadPoolExecutor] = {}  # id of a process → its threads that send requests
 TRIES = 4  # attempts per request; obstore does not repeat a request if the connection breaks during the answer
 FIRST_WAIT_SECONDS = 0.2
 
@@ -300,7 +301,10 @@ def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
-    return list(_threads().map(function, values))
+    pool = _POOL.get(os.getpid())
+    if pool is None:
+        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))
+    return list(pool.map(function, values))
 
 
 def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
@@ -320,9 +324,7 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
 def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) -> None:
     """Copy an object, or a byte range of an object, into a local file. Raises StorageError, OSError."""
     first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
-    pieces = [
-        (first_byte + begin, first_byte + min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)
-    ]
+    pieces = [(first_byte + at, first_byte + min(at + PIECE_BYTES, size)) for at in range(0, size, PIECE_BYTES)]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for first in range(0, len(pieces), 4):
@@ -479,14 +481,3 @@ def _tried(uri: str, call: Callable[[], Got]) -> Got:
                 raise as_storage_error(uri, error) from None  # the text of `error` may contain secrets
             time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
     raise AssertionError("the last try returns or raises")
-
-
-_POOL: dict[int, ThreadPoolExecutor] = {}
-
-
-def _threads() -> ThreadPoolExecutor:
-    """Return this process's thread pool for requests to object storage."""
-    pool = _POOL.get(os.getpid())
-    if pool is None:
-        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))
-    return pool

@@ -147,9 +147,8 @@ class ObjectReader:
             self.failure = StorageError("reading the object takes too many requests", kind="requests", where=self.uri)
             raise self.failure
         try:
-            found = self._fetch(
-                self.uri, [(self._begin + begin, self._begin + end) for begin, end in ranges], self.facts
-            )
+            in_object = [(self._begin + begin, self._begin + end) for begin, end in ranges]
+            found = self._fetch(self.uri, in_object, self.facts)
         except StorageError as error:
             self.failure = error
             raise

@@ -259,9 +259,8 @@ def _connect(origin: Origin, seconds: float) -> Connection:
     if scheme == "http":
         plain = http.client.HTTPConnection(near_host, near_port, timeout=seconds)
         return plain, {"Host": f"{host}:{port}"} | headers if proxy else {}
-    connection = http.client.HTTPSConnection(
-        near_host, near_port, timeout=seconds, context=ssl.create_default_context()
-    )
+    tls = ssl.create_default_context()
+    connection = http.client.HTTPSConnection(near_host, near_port, timeout=seconds, context=tls)
     if proxy:
         connection.set_tunnel(host, port, headers)
     return connection, {}
@@ -391,9 +390,8 @@ def as_storage_error(uri: str, error: Exception) -> StorageError:
         error: The error.
     """
     kind, what = kind_of(error)
-    return StorageError(
-        what, kind=kind, where=uri, found=without_secrets(answer_in(str(error))), remedy=REMEDIES.get(kind)
-    )
+    found = without_secrets(answer_in(str(error)))
+    return StorageError(what, kind=kind, where=uri, found=found, remedy=REMEDIES.get(kind))
 
 
 def without_secrets(text: str) -> str:
@@ -401,12 +399,8 @@ def without_secrets(text: str) -> str:
 
     The values of secret environment variables, and the user names and queries of addresses, are removed.
     """
-    secrets = {
-        value
-        for name, value in os.environ.items()
-        if name.startswith(_STORES) and _SECRET.search(name) and len(value) >= _LEAST_SECRET
-    }
-    for secret in sorted(secrets, key=len, reverse=True):
+    values = {value for name, value in os.environ.items() if name.startswith(_STORES) and _SECRET.search(name)}
+    for secret in sorted((value for value in values if len(value) >= _LEAST_SECRET), key=len, reverse=True):
         text = text.replace(secret, "***")
     text = re.sub(r"//[^/@\s]*@", "//…@", re.sub(r"\?[^\s\"']*", "?…", text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
