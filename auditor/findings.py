@@ -222,7 +222,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
 
 
 def missing(columns_of: Callable[[str], Collection[str]], question: Question) -> str | None:
-    """Return a text about the option or column that a query needs and that is missing, or None if nothing is missing.
+    """Return the missing option, or a description of the missing column, that a query needs. None if nothing is missing.
 
     Args:
         columns_of: A function that returns the names of a view's columns, or no names if there is no such view.
@@ -313,7 +313,7 @@ NAMES = ("media_id",)  # columns for programs, which are not printed
 # ends. Other long texts are cut at their ends.
 NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
 LONGEST, LONGEST_SENTENCE = 48, 80  # maximum number of characters of cells with names and of cells with other texts
-LONGEST_TITLE = 64  # number of characters of the titles of distributions that are shown; enough for all titles
+LONGEST_TITLE = 64  # maximum number of characters printed of a distribution's title; all titles fit
 SENTENCES = ("totals", "traits")  # sections that are printed as one sentence
 # Column names that contain a unit. Each has the name with the next smaller unit, and the factor between both.
 SMALLER = {

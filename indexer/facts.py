@@ -26,7 +26,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """The codec parameters that the headers of a video stream, or of the first image of a sequence, state."""
+    """The codec parameters in the headers of a video stream or of a sequence's first image."""
 
     codec: str
     pixel_format: str | None

@@ -142,7 +142,7 @@ def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
 
 
 def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
-    """Read a whole file into an array. Raises StaleError if the file is missing or not as long as the array."""
+    """Read a whole file into an array. Raises StaleError if it is missing or has another size."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

@@ -365,7 +365,7 @@ def may_be_tried_again(error: Exception) -> bool:
     True for broken connections, time limits and temporary server errors. False if the store refused the request.
     """
     status = _STATUS.search(str(error))
-    # The statuses are a timeout, too many requests, and errors of the server.
+    # 408 is a timeout, 429 is too many requests, and 5xx are errors of the server.
     is_passing = status is None or status[1].startswith(("408", "429", "5"))
     return is_passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
 

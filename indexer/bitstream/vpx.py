@@ -21,7 +21,7 @@ from framedex.indexer.bitstream.base import (
 # Sizes in bytes of a frame tag, and of the header of a key frame: frame tag, start code and picture size (9.1).
 TAG_BYTES, KEY_HEADER_BYTES = 3, 10
 START_CODE = b"\x9d\x01\x2a"
-FIRST_PARTITION_SHIFT = 5  # position of the size of the first partition in the frame tag
+FIRST_PARTITION_SHIFT = 5  # the bit of the frame tag where the size of the first partition begins
 YUV420 = 1  # chroma_format_idc of 4:2:0, the only chroma format of VP8
 
 INTER, SHOWN = 1, 16  # bits of a frame tag's first byte: the frame is not a key frame, the frame is output

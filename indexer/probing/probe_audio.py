@@ -459,8 +459,8 @@ def _dropped_at_end(
     FFmpeg up to version 8 does not drop samples. From version 9 on, FFmpeg drops the samples of the track's last packet
     that are after the track's end. FFmpeg computes this end as time zero plus the track's length, even if the track
     begins later than at time zero. In such tracks, FFmpeg drops too many samples: the samples after the track's end,
-    and as many more as fit between time zero and the beginning. If the sum is a whole packet or more, FFmpeg does not
-    drop samples.
+    and as many more as fit between time zero and the beginning. If both numbers together are a whole packet or
+    more, FFmpeg does not drop samples.
 
     Args:
         table: The packets of the track.

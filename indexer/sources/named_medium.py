@@ -1,6 +1,7 @@
 """Mentions of media, recognition of file types by file names, and sidecar files.
 
-A mention is a source that is a file, one line of a list, one row of a listing, or one medium that a search found.
+A mention is one place where the input names a medium: a file that is a source, a line of a list, a row of a listing, or
+a medium that a search found.
 
 A sidecar is a file that belongs to the same webdataset sample as a video. Its content becomes a user column. All files
 of a sample share a key, which is the path of the file up to the first dot in the file name. For instance,

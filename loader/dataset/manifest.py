@@ -583,7 +583,9 @@ class Manifest(ClipSource):
         if row >= 0:
             return int(row)
         close = difflib.get_close_matches(clip_id, names.slice(0, SEARCHED_FOR_CLOSE).to_pylist())
-        remedy = f"similar names: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has all names"
+        remedy = (
+            f"similar names: {', '.join(close)}" if close else "see the column clip_id of DATASET/clips for all names"
+        )
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
 

@@ -208,7 +208,7 @@ class UniformPolicy(FixedCountPolicy):
     by: By = parameter("without `clips`: whether equal parts have equal durations or numbers of frames", "time")
     spread: Spread = parameter("centres or starts of equal parts, or from the first to the last frame", "centres")
     rounding: Rounding | None = parameter(
-        "by number, with `spread: ends`: rounding of fractions to frame numbers; half_up by default", None
+        "with `by: number` and `spread: ends`: how fractions are rounded to frame numbers; half_up by default", None
     )
 
     def __post_init__(self) -> None:

@@ -144,7 +144,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Convert a Decimal to an int or float, because SQL results have this type. Return other values unchanged."""
+    """Convert a Decimal, which SQL queries may return, to an int or float. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
