@@ -378,8 +378,7 @@ class ClipDataset(ColumnsOfClips):
         Raises:
             FramedexError: `kind` is "tar", and the dataset has no tars.
         """
-        rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
-        return self._clips.taken(rows)
+        return self._clips.taken(self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows())
 
     def views(self) -> JoinedViews:
         """Return the table that joins clips to items of several views. This reads two columns of the manifest.

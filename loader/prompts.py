@@ -80,8 +80,7 @@ def _group_frames(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[
     places = np.flatnonzero(mask)
     if origin == "clip" and len(places):
         seconds = seconds - seconds[places].min()
-    groups = places // group
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
+    first = np.flatnonzero(np.diff(places // group, prepend=-1))
     last = np.append(first[1:] - 1, len(places) - 1)[: len(first)]
     times = np.stack([seconds[places[first]], seconds[places[last]]], axis=1)
     return times.astype(np.float64), index[places[first]].astype(np.int64)

@@ -404,9 +404,8 @@ class Frames:
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
-        return collate_clips(
-            [{"audio": np.array(output[number])} for number in range(len(items))], self._finish.collate
-        )
+        clips = [{"audio": np.array(output[number])} for number in range(len(items))]
+        return collate_clips(clips, self._finish.collate)
 
     def working(self) -> AbstractContextManager[Any]:
         """Return the context manager in which a thread must call the other methods. On the CPU, it has no effect."""

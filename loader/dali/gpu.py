@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
@@ -136,7 +137,6 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
     return frames
 
 
-GIBIBYTE = 1 << 30
 # The messages by which RuntimeErrors of torch, DALI and NVDEC say that GPU memory is full.
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE

@@ -113,8 +113,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def _give(self) -> Iterator[Entry]:
         # This code runs at the first `next` and not in `iter`, because loaders make iterators that they never use.
-        share = partial(self._ranks.of, delivered=self._start)
-        for given, entry in enumerate(self._visit(self.epoch, share), 1):
+        for given, entry in enumerate(self._visit(self.epoch, partial(self._ranks.of, delivered=self._start)), 1):
             self._given, self._begun = given, True
             yield entry
 

@@ -124,8 +124,7 @@ def _query_limits(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
     # The enumeration cudaVideoChromaFormat has the same values as chroma_format_idc: 0 to 3.
     for codec, chroma_format, bits in itertools.product(CODECS, range(4), DEPTHS):
         caps = DecodeCaps(codec=CODECS[codec], chroma_format=chroma_format, bits_minus_8=bits - 8)
-        limits = limits_of(caps) if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS else None
-        if limits is not None:
+        if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS and (limits := limits_of(caps)) is not None:
             found[codec, chroma_format, bits] = limits
     return found
 
