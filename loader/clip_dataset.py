@@ -250,9 +250,8 @@ class ClipDataset(ColumnsOfClips):
     def resized(self, size: Size | None) -> Self:
         """Return the same clips with uint8 frames [F, H, W, 3], only stretched to a size. Raises FramedexError."""
         own = self.pixels
-        return self.with_pixels(
-            PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
-        )
+        pixels = PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
+        return self.with_pixels(pixels)
 
     def with_pixels(self, pixels: PixelOptions) -> Self:
         """Return the same clips with other options for frames."""

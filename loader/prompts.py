@@ -104,9 +104,8 @@ def _frame_arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
 
 def _is_single(value: object) -> bool:
     """Return whether a value is a single text or number, and not an array or a collection."""
-    return isinstance(value, str) or (
-        getattr(value, "ndim", 0) == 0 and not isinstance(value, Sequence | Mapping | set)
-    )
+    is_collection = getattr(value, "ndim", 0) != 0 or isinstance(value, Sequence | Mapping | set)
+    return isinstance(value, str) or not is_collection
 
 
 class _Template(string.Formatter):

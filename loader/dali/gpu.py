@@ -64,12 +64,9 @@ class GpuDecoder:
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
         """Return the distinct frames of each video clip, uint8 [unique, H, W, 3]."""
         movies = [clip.movie for clip in clips if clip.movie is not None]
-        together = groups(
-            [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
-        )
-        feeds = [
-            movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
-        ]
+        packets = [movie.packets for movie in movies]
+        together = groups(packets, [clip.size for clip in clips], most_packets=self._movies.most_packets)
+        feeds = [movie_feed([packets[n] for n in group], [movies[n].wanted for n in group]) for group in together]
         outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
         decoded = [tensor for output in outputs for tensor in tensors_of(output)]
         by_clip: dict[int, Tensor] = {}

@@ -201,8 +201,7 @@ class MixtureSampler(ElasticSampler[int]):
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         order = mixture_order(self._sizes, self._counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
-        numbers: list[int] = share(order).tolist()
-        return numbers
+        yield from share(order).tolist()
 
 
 def _sizes_of(dataset: Any) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ pixels. The size of delivered frames is computed from the size of the pictures, 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -338,14 +338,9 @@ def _is_side(side: object) -> bool:
     return type(side) is int and 1 <= side <= MAX_SIDE
 
 
-def _is_range(value: object, most: float) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and all(type(end) in (int, float) for end in value)
-        and 0 < value[0] <= value[1] <= most
-        and math.isfinite(value[1])
-    )
+def _is_range(value: Any, most: float) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(type(end) in (int, float) for end in value)
+    return is_pair and 0 < value[0] <= value[1] <= most and math.isfinite(value[1])
 
 
 def picture_sizes(framing: Framing, shapes: StoredShapes, rotation: Rotation) -> tuple[Sides, Sides]:

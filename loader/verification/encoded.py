@@ -94,8 +94,7 @@ def mean_squares(some: Sequence[Picture], others: Sequence[Picture]) -> NDArray[
     for first in range(0, left.shape[1], VALUES_AT_ONCE):
         one, other = (side[:, first : first + VALUES_AT_ONCE].astype(np.float64) for side in (left, right))
         total += (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1) - 2 * (one @ other.T)
-    squares: NDArray[np.float64] = total / left.shape[1]
-    return squares
+    return np.divide(total, left.shape[1])
 
 
 BYTES_AT_ONCE = 1 << 30  # limit in bytes for source pictures that are in memory at the same time

@@ -217,10 +217,8 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
         try:
             truth = source
             if by_place:
-                own = decode_rgb(clip, clips.sources.read(clip))
-                truth = {
-                    number: frame for number, frame in zip(clip.frames.tolist(), own, strict=True) if number != PAD
-                }
+                rows = zip(clip.frames.tolist(), decode_rgb(clip, clips.sources.read(clip)), strict=True)
+                truth = {number: frame for number, frame in rows if number != PAD}
         except FramedexError as error:
             yield _on_gpu(verdict_on(clip, None, "undecodable", error.text()), _decoder(fetched))
             continue
