@@ -250,9 +250,8 @@ class ClipDataset(ColumnsOfClips):
     def resized(self, size: Size | None) -> Self:
         """Return the same clips with uint8 frames [F, H, W, 3], only stretched to a size. Raises FramedexError."""
         own = self.pixels
-        return self.with_pixels(
-            PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
-        )
+        pixels = PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
+        return self.with_pixels(pixels)
 
     def with_pixels(self, pixels: PixelOptions) -> Self:
         """Return the same clips with other options for frames."""
@@ -378,8 +377,7 @@ class ClipDataset(ColumnsOfClips):
         Raises:
             FramedexError: `kind` is "tar", and the dataset has no tars.
         """
-        rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
-        return self._clips.taken(rows)
+        return self._clips.taken(self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows())
 
     def views(self) -> JoinedViews:
         """Return the table that joins clips to items of several views. This reads two columns of the manifest.

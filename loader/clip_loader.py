@@ -162,11 +162,7 @@ class ClipLoader:
         )
         check_pixels(options, finish, has_layout=layout is not None)
         if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
-            raise FramedexError(
-                "lists of views cannot be stacked",
-                found="collate='list'",
-                allowed="'error', 'pad'",
-            )
+            raise FramedexError("lists of views cannot be stacked", found="collate='list'", allowed="'error', 'pad'")
         self.dataset = dataset
         self.batch_sampler = batch_sampler
         if batch_sampler is None and sampler is None:
@@ -187,10 +183,9 @@ class ClipLoader:
         self._begun = 0  # number of batches begun in all iterations, which is the unique key of the newest batch
         # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
-        caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
             clips.with_pixels(own) if isinstance(clips, ConcatClips) else clips.with_pixels(pixels),
-            FetchOptions(colour=colour, caps=caps),
+            FetchOptions(colour=colour, caps=driver_support(device_id) if device == "gpu" else None),
             options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )

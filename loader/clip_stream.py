@@ -346,7 +346,7 @@ class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
         """Return the progress of the iteration in this process, or the start of the next iteration if there is none."""
         now = self._iteration
         if is_worker():
-            _, _, _, per_rank = pytorch_worker_info()
+            per_rank = pytorch_worker_info()[3]
             return self._resumption.start(per_rank, iterating=True) if now is None else now.of_worker()
         if now is not None:
             return now.of_all(self._order)

@@ -66,7 +66,13 @@ class ConcatClips:
         every = dict.fromkeys(name for own in names for name in own)
         self._partial = frozenset(name for name in every if any(name not in own for own in names))
         self._names = [name for name in every if columns == "all" or name not in self._partial]
-        self.sources = SourceFiles(self._cache())
+        caches = [dataset.sources.cache for dataset in self.datasets if dataset.sources.cache is not None]
+        if len({cache.folder for cache in caches}) > 1:
+            found = ", ".join(str(cache.folder) for cache in caches)
+            raise FramedexError(
+                "joined datasets have different caches", found=found, remedy="open all datasets with the same DiskCache"
+            )
+        self.sources = SourceFiles(caches[0] if caches else None)
 
     def _check_labels(self) -> None:
         """Raise FramedexError if two datasets map the labels of a column to different numbers."""
@@ -94,15 +100,6 @@ class ConcatClips:
         if len(labelled) > 1:
             raise FramedexError("joined datasets have labels in different columns", found=", ".join(map(str, labelled)))
         return (next(iter(labelled.values())) if labelled else self.datasets[0]).classes
-
-    def _cache(self) -> Any:
-        given = [dataset.sources.cache for dataset in self.datasets if dataset.sources.cache is not None]
-        if len({cache.folder for cache in given}) > 1:
-            found = ", ".join(str(cache.folder) for cache in given)
-            raise FramedexError(
-                "joined datasets have different caches", found=found, remedy="open all datasets with the same DiskCache"
-            )
-        return given[0] if given else None
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
@@ -154,8 +151,7 @@ class ConcatClips:
             if field.name != "framing":
                 _shared_value(pixels, field.name, f"open all datasets with the same {field.name}")
         other = copy.copy(self)
-        pairs = zip(self.datasets, pixels, strict=True)
-        other.datasets = [dataset.with_pixels(own) for dataset, own in pairs]
+        other.datasets = [dataset.with_pixels(own) for dataset, own in zip(self.datasets, pixels, strict=True)]
         return other
 
     @property

@@ -80,8 +80,7 @@ def _group_frames(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[
     places = np.flatnonzero(mask)
     if origin == "clip" and len(places):
         seconds = seconds - seconds[places].min()
-    groups = places // group
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
+    first = np.flatnonzero(np.diff(places // group, prepend=-1))
     last = np.append(first[1:] - 1, len(places) - 1)[: len(first)]
     times = np.stack([seconds[places[first]], seconds[places[last]]], axis=1)
     return times.astype(np.float64), index[places[first]].astype(np.int64)
@@ -105,9 +104,8 @@ def _frame_arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
 
 def _is_single(value: object) -> bool:
     """Return whether a value is a single text or number, and not an array or a collection."""
-    return isinstance(value, str) or (
-        getattr(value, "ndim", 0) == 0 and not isinstance(value, Sequence | Mapping | set)
-    )
+    is_collection = getattr(value, "ndim", 0) != 0 or isinstance(value, Sequence | Mapping | set)
+    return isinstance(value, str) or not is_collection
 
 
 class _Template(string.Formatter):

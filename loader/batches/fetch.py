@@ -78,9 +78,7 @@ def picture(
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
     """Return the audio entries of an item. The dict is empty if there is no audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
-    if audio is None:
-        return {}
-    return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
+    return {} if audio is None else {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
 
 def describe(clip: Clip) -> dict[str, Any]:

@@ -54,9 +54,7 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozense
             remedy="join only datasets of the same kind, with or without audio, and with or without several views",
         )
     columns = {name: [item[name] for item in items] for name in items[0]}
-    return {
-        name: values if name in as_lists else _collate_column(name, values, mode) for name, values in columns.items()
-    }
+    return {name: own if name in as_lists else _collate_column(name, own, mode) for name, own in columns.items()}
 
 
 def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
@@ -404,9 +402,8 @@ class Frames:
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
-        return collate_clips(
-            [{"audio": np.array(output[number])} for number in range(len(items))], self._finish.collate
-        )
+        clips = [{"audio": np.array(output[number])} for number in range(len(items))]
+        return collate_clips(clips, self._finish.collate)
 
     def working(self) -> AbstractContextManager[Any]:
         """Return the context manager in which a thread must call the other methods. On the CPU, it has no effect."""

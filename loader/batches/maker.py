@@ -322,8 +322,7 @@ class BatchMaker:
 
     def _replace_item(self, number: int, views: JoinsViews) -> dict[str, Decoded]:
         """Return the decoded views of an item that replaces item `number`."""
-        clips = self._supply.another_item(number, views)
-        return {view: (clip, self._given(clip)) for view, clip in clips.items()}
+        return {view: (clip, self._given(clip)) for view, clip in self._supply.another_item(number, views).items()}
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
         """Return the clips of a batch with their frames, by their indices in the batch, in ascending order.
@@ -345,9 +344,8 @@ class BatchMaker:
             for future in on_gpu.values():
                 future.cancel()
         available = {place: pair for place, pair in sorted(decoded.items()) if pair is not None}
-        if (
-            not available and batch.views is None
-        ):  # a batch is never empty, so that the number of batches stays the same
+        if not available and batch.views is None:
+            # A batch is never empty, so that the number of batches stays the same.
             other = self._supply.another(batch.numbers[0])
             available = {0: (other, self._given(other))}
         for clip, _ in available.values():

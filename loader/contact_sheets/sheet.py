@@ -508,10 +508,9 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
 
 def _sound(audio: Waveform) -> Element:
     middle = WAVE_HEIGHT / 2
-    bounds = zip(audio.low.tolist(), audio.high.tolist(), strict=True)
     lines = "".join(
         f"M{x + 0.5} {middle - high * middle:.1f}V{max(middle - low * middle, middle - high * middle + 1):.1f}"
-        for x, (low, high) in enumerate(bounds)
+        for x, (low, high) in enumerate(zip(audio.low.tolist(), audio.high.tolist(), strict=True))
     )
     strip = drawing(
         element("path", d=lines, class_="wave"),

@@ -7,7 +7,7 @@ Condensed 2.37 with Latin, Greek and Cyrillic letters only. The font that Pillow
 import functools
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -168,7 +168,14 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
     Raises:
         OutputError: The sheet is too large.
     """
-    kept = list(_while_they_fit(clips))
+    kept: list[ShownClip] = []
+    pixels = 0
+    for clip in clips:
+        height, width = (side * clip.magnified for side in clip.size)
+        pixels += height * width * len(clip.frames)
+        if pixels > MAX_PIXELS:  # before the pictures of more clips are decoded
+            raise _too_large(f"more than {pixels:,} pixels")
+        kept.append(clip)
     cells = max((_cell_width(clip) for clip in kept), default=MIN_CELL)
     most = max((len(clip.frames) for clip in kept), default=1)
     width = max(MIN_WIDTH, 2 * MARGIN + min(columns or COLUMNS, max(1, most)) * (cells + GAP) - GAP)
@@ -184,17 +191,6 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
     file = io.BytesIO()
     sheet.save(file, "PNG")
     return file.getvalue()
-
-
-def _while_they_fit(clips: Iterable[ShownClip]) -> Iterator[ShownClip]:
-    """Yield clips. Raise OutputError as soon as the pictures of the clips so far are too large for the sheet."""
-    pixels = 0
-    for clip in clips:
-        height, width = (side * clip.magnified for side in clip.size)
-        pixels += height * width * len(clip.frames)
-        if pixels > MAX_PIXELS:
-            raise _too_large(f"more than {pixels:,} pixels")
-        yield clip
 
 
 def _check_size(width: int, height: int) -> None:

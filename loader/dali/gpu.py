@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
@@ -63,12 +64,9 @@ class GpuDecoder:
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
         """Return the distinct frames of each video clip, uint8 [unique, H, W, 3]."""
         movies = [clip.movie for clip in clips if clip.movie is not None]
-        together = groups(
-            [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
-        )
-        feeds = [
-            movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
-        ]
+        packets = [movie.packets for movie in movies]
+        together = groups(packets, [clip.size for clip in clips], most_packets=self._movies.most_packets)
+        feeds = [movie_feed([packets[n] for n in group], [movies[n].wanted for n in group]) for group in together]
         outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
         decoded = [tensor for output in outputs for tensor in tensors_of(output)]
         by_clip: dict[int, Tensor] = {}
@@ -136,7 +134,6 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
     return frames
 
 
-GIBIBYTE = 1 << 30
 # The messages by which RuntimeErrors of torch, DALI and NVDEC say that GPU memory is full.
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE

@@ -179,17 +179,15 @@ class FrameTables:
         """Return a column of a row group. The column is cached, because the next clips often need it, too."""
         key = path, group, name
         if key not in self._kept:
-            self._kept[key] = self._read_group(path, group, name)
+            try:
+                column = read_group(self._file(path), group, [name], threads=True)[name]
+                self._kept[key] = _as_array(column.combine_chunks())
+            except UNREADABLE as error:
+                raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error
         self._kept.move_to_end(key)
         while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > MAX_KEPT_BYTES:
             self._kept.popitem(last=False)
         return self._kept[key]
-
-    def _read_group(self, path: str, group: int, name: str) -> NDArray[Any]:
-        try:
-            return _as_array(read_group(self._file(path), group, [name], threads=True)[name].combine_chunks())
-        except UNREADABLE as error:
-            raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error
 
 
 def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | None]:

@@ -311,8 +311,7 @@ class Manifest(ClipSource):
         if folder == tables.MEDIA_FOLDER:  # only columns whose values differ between media; see `_read_medium`
             names = [name for name in tables.MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
-            table = read_group(file, group, names, kept=KEPT_GROUPS)
-            rows = table.combine_chunks().to_batches()[0]
+            rows = read_group(file, group, names, kept=KEPT_GROUPS).combine_chunks().to_batches()[0]
         if folder == tables.CLIPS_FOLDER and is_heavy(rows):
             self._heavy.add((part, group))
         return rows
@@ -340,13 +339,8 @@ class Manifest(ClipSource):
         if folder == tables.CLIPS_FOLDER:
             known = pa.schema([field for field in known if field.name in self.header.own])
         check_columns(schema, known, where, REMEDY)
-        self._check_rows(file.metadata, folder, part, where)
-        return file
-
-    def _check_rows(self, footer: pq.FileMetaData, folder: str, part: int, where: str) -> None:
-        """Raise FormatError if a part does not have the expected number of rows in each row group."""
         rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
-        groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
@@ -356,6 +350,7 @@ class Manifest(ClipSource):
                 allowed=f"{rows} rows in groups of {most}",
                 remedy=REMEDY,
             )
+        return file
 
     def _read_medium(self, number: int) -> Medium:
         row, at = self._row(tables.MEDIA_FOLDER, number), self._at(tables.MEDIA_FOLDER, number)
@@ -419,8 +414,7 @@ class Manifest(ClipSource):
             return self._clip_column(name)
         # The number of wanted frames is the length of any list with one value per frame. `mask` is the smallest such
         # column.
-        lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
-        return frame_field(name, self._part_column(lists))
+        return frame_field(name, self._part_column("mask" if name == "wanted_frames" else FRAME_FIELDS[name]))
 
     def _filed_column(self, file: str, name: str, schema: pa.Schema) -> pa.ChunkedArray:
         """Return a column of a file that has a row for each clip of the dataset.

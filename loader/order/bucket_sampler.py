@@ -345,10 +345,8 @@ class _Clips:
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:
-            found = order.numbers_of(
-                dataset, tokens if self._function is None else self._function(self.shapes), "tokens"
-            )
-            self.tokens = np.maximum(1, np.ceil(found)).astype(np.int64)
+            given = tokens if self._function is None else self._function(self.shapes)
+            self.tokens = np.maximum(1, np.ceil(order.numbers_of(dataset, given, "tokens"))).astype(np.int64)
 
     @property
     def shapes(self) -> NDArray[np.int64]:

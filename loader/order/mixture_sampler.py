@@ -190,9 +190,8 @@ class MixtureSampler(ElasticSampler[int]):
         self._counts = epoch_counts(self._sizes, checked, until=until or "first_exhausted", length=length)
         self.counts: list[int] = self._counts.tolist()
         if not self._counts.all():
-            part = int(np.argmin(self._counts))
             raise FramedexError(
-                f"an epoch has no clip of dataset {part}",
+                f"an epoch has no clip of dataset {int(np.argmin(self._counts))}",
                 found=f"{self.counts} clips of the datasets, at rates {checked.tolist()}",
                 remedy="use a greater length, until='all_exhausted', or a greater rate",
             )
@@ -202,8 +201,7 @@ class MixtureSampler(ElasticSampler[int]):
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         order = mixture_order(self._sizes, self._counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
-        numbers: list[int] = share(order).tolist()
-        return numbers
+        yield from share(order).tolist()
 
 
 def _sizes_of(dataset: Any) -> NDArray[np.int64]:

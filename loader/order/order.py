@@ -176,11 +176,7 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         return np.asarray(column(what))
     try:
         values: NDArray[Any] = np.asarray(what)
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ) as error:  # lists of unequal lengths, or torch tensors with gradients
+    except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, or torch tensors with gradients
         raise FramedexError(
             f"{name} must have a value for each clip", found=error, allowed=f"an array of {len(dataset):,} values"
         ) from error
@@ -208,9 +204,8 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
-        own = (
-            values.tolist() if isinstance(what, str) or values.dtype.kind != "U" else list(cast("Sequence[Any]", what))
-        )
+        has_texts = values.dtype.kind == "U" and not isinstance(what, str)
+        own = list(cast("Sequence[Any]", what)) if has_texts else values.tolist()
         wrong = next((place for place, value in enumerate(own) if not _is_number(value)), None)
         if wrong is not None or values.dtype.kind != "O":
             raise _no_number(name, f"{own[wrong or 0]!r}"[:40] if own else str(values.dtype), wrong or 0)
@@ -365,9 +360,7 @@ def given_groups(
     for batch in sampler:
         if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
             raise FramedexError(
-                "batch_sampler must yield lists of clip numbers",
-                found=repr(batch),
-                allowed="a list of clip numbers",
+                "batch_sampler must yield lists of clip numbers", found=repr(batch), allowed="a list of clip numbers"
             )
         if largest is not None and len(batch) > largest:
             raise FramedexError(
@@ -389,9 +382,7 @@ def checked_number(number: int, clips: int) -> int:
         whole = operator.index(number)
     except TypeError as error:
         raise FramedexError(
-            "the sampler must yield clip numbers",
-            found=repr(number)[:80],
-            allowed=f"whole numbers, 0 to {clips - 1}",
+            "the sampler must yield clip numbers", found=repr(number)[:80], allowed=f"whole numbers, 0 to {clips - 1}"
         ) from error
     if not -clips <= whole < clips:
         raise IndexError(f"the sampler asks for clip {number}, but the dataset has {clips} clips")

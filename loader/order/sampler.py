@@ -113,8 +113,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def _give(self) -> Iterator[Entry]:
         # This code runs at the first `next` and not in `iter`, because loaders make iterators that they never use.
-        share = partial(self._ranks.of, delivered=self._start)
-        for given, entry in enumerate(self._visit(self.epoch, share), 1):
+        for given, entry in enumerate(self._visit(self.epoch, partial(self._ranks.of, delivered=self._start)), 1):
             self._given, self._begun = given, True
             yield entry
 
@@ -224,8 +223,7 @@ def _balance(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.f
             "every value of balance must have a clip whose weight is above 0",
             found=f"no such clip for {values[clip : clip + 1].tolist()[0]!r}",
         )
-    balanced: NDArray[np.float64] = np.divide(weights, shares[codes])
-    return balanced
+    return np.divide(weights, shares[codes])
 
 
 def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -322,17 +320,16 @@ class ClipSampler(ElasticSampler[int]):
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
-        blocks, window, seed = self._blocks, self._window, self.seed
+        blocks, window, seed, shuffle = self._blocks, self._window, self.seed, self.shuffle
         if self._weights is None:
             clips = order.epoch_order(
-                self._count, shuffle=self.shuffle, seed=seed, epoch=epoch, blocks=blocks, window=window
+                self._count, shuffle=shuffle, seed=seed, epoch=epoch, blocks=blocks, window=window
             )
         else:
             clips = drawn_order(self._weights, self._entries, seed=seed, epoch=epoch)
             if blocks is not None:  # stream 1 of random numbers, because the draw of clips used stream 0
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
-        numbers: list[int] = share(clips).tolist()
-        return numbers
+        yield from share(clips).tolist()
 
 
 def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ pixels. The size of delivered frames is computed from the size of the pictures, 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,7 +211,13 @@ class Framing:
         _check_size("crop", self.crop)
         self._check_sides()
         self._check_together()
-        self._check_ranges()
+        for name, most in (("scale", 1.0), ("ratio", float("inf"))):
+            value = getattr(self, name)
+            if value is not None and not _is_range(value, most):
+                allowed = "(least, most), above 0" + ("" if most == float("inf") else f" and at most {most:g}")
+                raise FramedexError(f"{name} is out of range", found=repr(value), allowed=allowed)
+        if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1:
+            raise FramedexError("flip must be a probability", found=repr(self.flip), allowed="0 to 1")
 
     def _check_sides(self) -> None:
         side = self.short_side
@@ -262,15 +268,6 @@ class Framing:
             raise FramedexError(
                 "ratio is allowed only for random-resized crops", remedy="also give scale, such as scale=(0.08, 1.0)"
             )
-
-    def _check_ranges(self) -> None:
-        for name, most in (("scale", 1.0), ("ratio", float("inf"))):
-            value = getattr(self, name)
-            if value is not None and not _is_range(value, most):
-                allowed = "(least, most), above 0" + ("" if most == float("inf") else f" and at most {most:g}")
-                raise FramedexError(f"{name} is out of range", found=repr(value), allowed=allowed)
-        if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1:
-            raise FramedexError("flip must be a probability", found=repr(self.flip), allowed="0 to 1")
 
     def __repr__(self) -> str:
         """Return a constructor call with the arguments that differ from their defaults."""
@@ -341,14 +338,9 @@ def _is_side(side: object) -> bool:
     return type(side) is int and 1 <= side <= MAX_SIDE
 
 
-def _is_range(value: object, most: float) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and all(type(end) in (int, float) for end in value)
-        and 0 < value[0] <= value[1] <= most
-        and math.isfinite(value[1])
-    )
+def _is_range(value: Any, most: float) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(type(end) in (int, float) for end in value)
+    return is_pair and 0 < value[0] <= value[1] <= most and math.isfinite(value[1])
 
 
 def picture_sizes(framing: Framing, shapes: StoredShapes, rotation: Rotation) -> tuple[Sides, Sides]:
@@ -496,8 +488,13 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     is_flipped = framing.flip > 0 and draw.uniform("flip", 1)[0] < framing.flip
     if framing.scale is not None and framing.size is not None:
-        part = _random_part(framing.scale, framing.ratio or RATIO, size, draw)
-        return _resized_part(part, framing.size, size, is_flipped=is_flipped)
+        place, part = _random_part(framing.scale, framing.ratio or RATIO, size, draw)
+        sides = [  # (side of the scaled picture, begin of the part, side of the part) in pixels, for height and width
+            (round(full * to / own), round(at * to / own), to)
+            for full, to, at, own in zip(size, framing.size, place, part, strict=True)
+        ]
+        top, left = (min(at, whole - to) for whole, at, to in sides)
+        return Cutout(scaled=(sides[0][0], sides[1][0]), size=framing.size, windows=(Window(top, left, is_flipped),))
     drawn = None
     if isinstance(framing.short_side, tuple):
         least, most = framing.short_side
@@ -547,23 +544,6 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
     five = [(0, 0), (0, right), (down, 0), (down, right), (top, left)]  # as in torchvision
     plain = [(*place, False) for place in five]
     return plain if framing.position == "five" else plain + [(y, right - x, True) for y, x in five]
-
-
-def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, is_flipped: bool) -> Cutout:
-    """Return the cutout that scales a part of a picture to the size `out`.
-
-    Args:
-        part: ((top, left), (height, width)) of the part.
-        out: (height, width) of the delivered frames.
-        size: (height, width) of the picture.
-        is_flipped: Whether the part is mirrored horizontally.
-    """
-    sides = [
-        (round(full * to / own), round(at * to / own), to)
-        for full, to, at, own in zip(size, out, part[0], part[1], strict=True)
-    ]
-    top, left = (min(at, scaled - to) for scaled, at, to in sides)
-    return Cutout(scaled=(sides[0][0], sides[1][0]), size=out, windows=(Window(top, left, is_flipped),))
 
 
 def _random_part(

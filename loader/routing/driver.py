@@ -73,16 +73,13 @@ class DriverSupport:
         limits = self.limits.get((codec, chroma_format, bits))
         if limits is None:
             return f"this device has no decoder for {codec} of {bits} bits, chroma format {chroma_format}"
-        if not (
-            limits.least_width <= width <= limits.most_width
-            and limits.least_height <= height <= limits.most_height
-            and width * height // MACROBLOCK <= limits.most_macroblocks
-        ):
-            return (
-                f"{width}x{height}: this device decodes {codec} from {limits.least_width}x{limits.least_height} to "
-                f"{limits.most_width}x{limits.most_height}, {limits.most_macroblocks} macroblocks"
-            )
-        return None
+        fits = limits.least_width <= width <= limits.most_width and limits.least_height <= height <= limits.most_height
+        if fits and width * height // MACROBLOCK <= limits.most_macroblocks:
+            return None
+        return (
+            f"{width}x{height}: this device decodes {codec} from {limits.least_width}x{limits.least_height} to "
+            f"{limits.most_width}x{limits.most_height}, {limits.most_macroblocks} macroblocks"
+        )
 
 
 @functools.lru_cache
@@ -111,23 +108,18 @@ def driver_support(device_id: int = 0) -> DriverSupport:
         if (code := cuda.cuCtxPushCurrent_v2(context)) != SUCCESS:
             return DriverSupport(reason=f"CUDA device {device_id}: its context cannot be used, error {code}")
         try:
-            return DriverSupport(limits=_query_limits(cuvid))
+            limits = {}
+            # The enumeration cudaVideoChromaFormat has the same values as chroma_format_idc: 0 to 3.
+            for codec, chroma_format, bits in itertools.product(CODECS, range(4), DEPTHS):
+                caps = DecodeCaps(codec=CODECS[codec], chroma_format=chroma_format, bits_minus_8=bits - 8)
+                answer = cuvid.cuvidGetDecoderCaps(ctypes.byref(caps))
+                if answer == SUCCESS and (own := limits_of(caps)) is not None:
+                    limits[codec, chroma_format, bits] = own
+            return DriverSupport(limits=limits)
         finally:
             cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
     finally:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
-
-
-def _query_limits(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
-    """Query the limits of all formats that the driver supports."""
-    found = {}
-    # The enumeration cudaVideoChromaFormat has the same values as chroma_format_idc: 0 to 3.
-    for codec, chroma_format, bits in itertools.product(CODECS, range(4), DEPTHS):
-        caps = DecodeCaps(codec=CODECS[codec], chroma_format=chroma_format, bits_minus_8=bits - 8)
-        limits = limits_of(caps) if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS else None
-        if limits is not None:
-            found[codec, chroma_format, bits] = limits
-    return found
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:

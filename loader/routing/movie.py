@@ -246,9 +246,7 @@ def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
         return "colours that DALI clips"
     # DALI's BT.601 conversion clips saturated colours of streams with another matrix (PSNR of 25 dB on test patterns).
     # DALI does not clip samples of limited range if the header states full range.
-    if has_full_range(medium) or medium.codec not in REWRITABLE:
-        return "saturated colours that DALI clips"
-    return None
+    return "saturated colours that DALI clips" if has_full_range(medium) or medium.codec not in REWRITABLE else None
 
 
 def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:

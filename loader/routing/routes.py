@@ -96,9 +96,8 @@ def has_hidden_frames(packets: EncodedClip) -> bool:
 
 def _unproven_profile(clip: Clip) -> str | None:
     medium = clip.medium
-    if medium.profile in PROVEN_PROFILES[medium.codec] and medium.pixel_format in PROVEN_FORMATS[medium.codec]:
-        return None
-    return f"{medium.profile}, {medium.pixel_format}"
+    is_proven = medium.profile in PROVEN_PROFILES[medium.codec] and medium.pixel_format in PROVEN_FORMATS[medium.codec]
+    return None if is_proven else f"{medium.profile}, {medium.pixel_format}"
 
 
 def _unproven_size(clip: Clip) -> str | None:
@@ -176,6 +175,4 @@ def fixed_share(device: Device, decode: Decode, cpu_share: Share, workers: int) 
         raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, or None")
     if device == "cpu" or decode == "cpu":
         return 1.0
-    if decode == "gpu" or (cpu_share is None and not workers):
-        return 0.0
-    return cpu_share
+    return 0.0 if decode == "gpu" or (cpu_share is None and not workers) else cpu_share

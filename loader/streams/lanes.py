@@ -100,8 +100,7 @@ def rank_lengths(count: int, world_size: int, uneven: Uneven) -> NDArray[np.int6
 
 def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int64]:
     """Return int64 [world_size, per_rank]: the number of clips in each lane, if there are `count` clips."""
-    ranks = rank_lengths(count, workers.world_size, uneven)
-    each, more = np.divmod(ranks, workers.per_rank)
+    each, more = np.divmod(rank_lengths(count, workers.world_size, uneven), workers.per_rank)
     return each[:, None] + (np.arange(workers.per_rank) < more[:, None])
 
 
@@ -161,8 +160,7 @@ def lane_of(
             stage.
     """
     before, counts = split_stages(stages, workers)
-    left = clips_left(order, epoch, before)
-    clips, deliver = _whole_lane(order, epoch, len(before), left, workers, rank, worker)
+    clips, deliver = _whole_lane(order, epoch, len(before), clips_left(order, epoch, before), workers, rank, worker)
     passed = int(counts[rank, worker]) if passed is None else passed
     return Lane(clips=clips, deliver=deliver[passed:], passed=passed)
 

@@ -167,14 +167,13 @@ class LaneReader:
         span = np.searchsorted(first, begin, side="right") - 1
         at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
         # Each clip is copied, so that a clip that waits to be used does not keep its neighbours in memory.
-        bounds = zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
         return [
             ReadClip(
                 place=one.place,
                 clip=one.clip,
                 held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()),
             )
-            for one, byte, place, size in bounds
+            for one, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
         ]
 
 
@@ -246,8 +245,7 @@ def decode_sample(
     if clip.medium.sample_aspect_ratio is None and how.framing.shows_aspects:
         _warn_of_unknown_aspect()
     try:
-        shown = picture(clip, held, decode="cpu", pixels=how, epoch=epoch)
-        return shown | sound(clip, held) | describe(clip)
+        return picture(clip, held, decode="cpu", pixels=how, epoch=epoch) | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(
             "the sample's files were changed after packing", where=where, found=error.found, remedy=REMEDY

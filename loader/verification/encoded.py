@@ -18,7 +18,7 @@ from framedex.loader.verification import truth as reference
 from framedex.loader.verification.truth import TAR, Checked, verdict_of, verdict_on
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
-from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_unique
 from framedex.sharder.packing.encoders import MATRIX, RANGE_NAME, colour_of, encode
@@ -60,10 +60,7 @@ class Nearness:
 
 
 def nearness(
-    found: Sequence[Picture],
-    own: NDArray[np.int64],
-    candidates: Sequence[Picture],
-    lost: NDArray[np.float64],
+    found: Sequence[Picture], own: NDArray[np.int64], candidates: Sequence[Picture], lost: NDArray[np.float64]
 ) -> Nearness:
     """Compare pictures of an encoded clip with source pictures.
 
@@ -97,8 +94,7 @@ def mean_squares(some: Sequence[Picture], others: Sequence[Picture]) -> NDArray[
     for first in range(0, left.shape[1], VALUES_AT_ONCE):
         one, other = (side[:, first : first + VALUES_AT_ONCE].astype(np.float64) for side in (left, right))
         total += (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1) - 2 * (one @ other.T)
-    squares: NDArray[np.float64] = total / left.shape[1]
-    return squares
+    return np.divide(total, left.shape[1])
 
 
 BYTES_AT_ONCE = 1 << 30  # limit in bytes for source pictures that are in memory at the same time
@@ -157,8 +153,14 @@ def _truth(clips: list[Clip]) -> Truth | None:
         unknown.
     """
     medium = clips[0].medium
+    compared: set[int] = set().union(*map(_compared, clips))
     if medium.stream_index < 0:
-        return _image_truth(medium, set().union(*map(_compared, clips)))
+        container = TAR if medium.path.endswith(".tar") else LOOSE
+        with local_copy(replace(medium, kind=IMAGES, container=container)) as copy:
+            images = reference.images_of(
+                copy, compared, lambda data: resize_rgb(rgb_of(data), medium.height, medium.width)
+            )
+        return None if images is None else {number: (None, image) for number, image in images.items()}
 
     def picture(frame: av.VideoFrame) -> Picture:
         return np.array(resize_rgb(RgbConverter().picture(frame), medium.height, medium.width))
@@ -170,19 +172,12 @@ def _truth(clips: list[Clip]) -> Truth | None:
         for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True)
         if frame != PAD
     }
-    wanted = set(numbers.values()) if by_pts else set().union(*map(_compared, clips))
+    wanted = set(numbers.values()) if by_pts else compared
     with reference.own_copy(medium) as copy:
         decoded = reference.decode_in_order(copy, wanted, by_pts=by_pts, mark=picture)
         if not by_pts:
             return {number: (pts, found) for number, pts, found in decoded}
         return {numbers[pts]: (pts, found) for _, pts, found in decoded if pts in numbers}
-
-
-def _image_truth(medium: Medium, wanted: set[int]) -> Truth | None:
-    container = TAR if medium.path.endswith(".tar") else LOOSE
-    with local_copy(replace(medium, kind=IMAGES, container=container)) as copy:
-        found = reference.images_of(copy, wanted, lambda data: resize_rgb(rgb_of(data), medium.height, medium.width))
-    return None if found is None else {number: (None, picture) for number, picture in found.items()}
 
 
 def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Truth | None) -> Checked:

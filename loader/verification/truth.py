@@ -133,11 +133,7 @@ def _in_tar(tar: tarfile.TarFile, member: str | None) -> tuple[list[str], Callab
 
 
 def _used(
-    medium: Medium,
-    wanted: Iterable[int],
-    names: list[str],
-    read: Callable[[str], bytes],
-    use: Callable[[bytes], Used],
+    medium: Medium, wanted: Iterable[int], names: list[str], read: Callable[[str], bytes], use: Callable[[bytes], Used]
 ) -> dict[int, Used]:
     if len(names) != medium.frame_count:
         raise _stale_images(medium, f"{len(names)} images")

@@ -210,8 +210,7 @@ def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
 
 def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
-        encoded = sources.read(clip)
-        by_rank = decode_md5(clip, encoded)
+        by_rank = decode_md5(clip, sources.read(clip))
     except (StaleError, DecodeError) as error:
         return verdict_of(error, clip)
     marks = by_rank

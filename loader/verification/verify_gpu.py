@@ -179,8 +179,7 @@ def verify_on_gpu(
 def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
     """Return a clip prepared for decoding on a GPU, or None if the CPU must decode it. Raises FramedexError."""
     encoded = clips.sources.read(clip)
-    images = clip.medium.kind == IMAGES
-    if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
+    if (nvjpeg_obstacle(clip) if clip.medium.kind == IMAGES else gpu_obstacle(clip, encoded, support)) is not None:
         return None
     fetched = fetcher(ClipRequest(number=number, on_gpu=True))
     if isinstance(fetched, Fault):
@@ -192,8 +191,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
     """Decode clips of one medium on a GPU, and yield the verdicts."""
     medium = waiting[0][0].medium
     # The pictures of stored images and encoded clips differ from the pictures of the source.
-    is_stored = medium.kind == IMAGES or clips.manifest.header.encode is not None
-    by_place = is_stored or medium.damaged_gop_count > 0
+    by_place = medium.kind == IMAGES or clips.manifest.header.encode is not None or medium.damaged_gop_count > 0
     try:
         source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])
     except (StaleError, DecodeError) as error:
@@ -214,16 +212,13 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
                     found=str(error).splitlines()[0],
                     remedy="look for other processes on the GPU with nvidia-smi",
                 ) from error
-            checked = verdict_on(clip, None, "undecodable", " ".join(str(error).split()))
-            yield _on_gpu(checked, _decoder(fetched))
+            yield _on_gpu(verdict_on(clip, None, "undecodable", " ".join(str(error).split())), _decoder(fetched))
             continue
         try:
             truth = source
             if by_place:
-                own = decode_rgb(clip, clips.sources.read(clip))
-                truth = {
-                    number: frame for number, frame in zip(clip.frames.tolist(), own, strict=True) if number != PAD
-                }
+                rows = zip(clip.frames.tolist(), decode_rgb(clip, clips.sources.read(clip)), strict=True)
+                truth = {number: frame for number, frame in rows if number != PAD}
         except FramedexError as error:
             yield _on_gpu(verdict_on(clip, None, "undecodable", error.text()), _decoder(fetched))
             continue
@@ -274,8 +269,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
     converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))
 
     def picture(frame: av.VideoFrame) -> Picture:
-        rows = converter.rows(frame, medium.height, medium.width)
-        return np.array(rows).reshape(medium.height, medium.width, 3)
+        return np.array(converter.rows(frame, medium.height, medium.width)).reshape(medium.height, medium.width, 3)
 
     wanted = {near for number in numbers for near in (number - 1, number, number + 1)}
     try:
