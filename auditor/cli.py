@@ -160,7 +160,7 @@ RULES = (
     "--duckdb",
     "duckdb_file",
     type=options.FILE_TO_WRITE,
-    help="Instead of running checks, write a DuckDB database whose SQL views read the tables. It works without framedex.",
+    help="Instead of running checks, write a DuckDB database whose views read the tables. It works without framedex.",
 )
 @click.option(
     "--report",

@@ -222,7 +222,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
 
 
 def missing(columns_of: Callable[[str], Collection[str]], question: Question) -> str | None:
-    """Return the missing option, or a description of the missing column, that a query needs. None if nothing is missing.
+    """Return the missing option or column that a query needs, as a text. None if nothing is missing.
 
     Args:
         columns_of: A function that returns the names of a view's columns, or no names if there is no such view.

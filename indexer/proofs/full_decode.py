@@ -4,8 +4,9 @@ A full decode shows which packets do not decode as the index expects. For codecs
 three properties are guessed from the decoded pictures. A picture of type I may be a random access point. A picture of
 type B may be droppable, which means that other pictures do not need it. A picture that is output before the preceding
 random access point may need the previous GOP. The guesses are then tested by decoding runs. A run is a random access
-point and some of the packets after it, which one decoder decodes as it decodes those of a clip. If pictures of runs differ from those of the full
-decode, the guesses are changed, so that clips leave out fewer packets or begin to decode further back.
+point and some of the packets after it, which one decoder decodes as it decodes those of a clip. If pictures of runs
+differ from those of the full decode, the guesses are changed, so that clips leave out fewer packets or begin to decode
+further back.
 """
 
 from __future__ import annotations

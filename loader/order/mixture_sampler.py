@@ -35,7 +35,7 @@ def epoch_counts(
         rates: The rate of each part, above 0 and relative to the others, float64 [parts].
         until: The end of an epoch. With "first_exhausted", the epoch has every clip of the part that is exhausted first
             exactly once, and clips of other parts at most once. With "all_exhausted", the epoch ends when all
-            parts are exhausted: it has each clip of the part that ends last exactly once, and other clips at least once.
+            parts are exhausted. It has each clip of the part that ends last exactly once, and others at least once.
         length: The number of clips of an epoch. If given, `until` has no effect.
 
     Raises:

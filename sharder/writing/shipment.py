@@ -227,6 +227,6 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
         "another run is writing to this uri, or was interrupted",
         where=to.uri,
         found=CLAIM_NAME,
-        remedy="if another run is writing, wait for its end. If a run was interrupted, repeat its command on the same machine, or "
-        "pass --overwrite",
+        remedy="if another run is writing, wait for its end. If a run was interrupted, repeat its command on the same "
+        "machine, or pass --overwrite",
     )

@@ -40,7 +40,7 @@ def test_names_of_objects_are_told_from_paths() -> None:
     assert not uris.is_remote("file:///folder/a.mp4")
     assert not uris.is_remote("folder/s3:/a.mp4")
     assert uris.local_path("file:///a%20b/c.mp4") == "/a b/c.mp4"
-    with pytest.raises(SourceError, match="local file"):
+    with pytest.raises(SourceError, match="file of this machine"):
         uris.local_path("file://host/a.mp4")
 
 
