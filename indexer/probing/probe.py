@@ -148,7 +148,7 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # for mp4, the average rate is computed by libavformat, not stated by the header
         rate = fraction_of(stream.average_rate)
-    frames = stream.frames if name == "mp4" else None  # of other containers, libavformat only estimates it
+    frames = stream.frames if name == "mp4" else None  # libavformat only estimates it in other containers
     return stated(frames, seconds, rate)
 
 
