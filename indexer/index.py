@@ -60,8 +60,8 @@ def index(
         depth: How much of each file is read. "packets" reads every packet. "tables" reads only sample tables and random
             access points (MP4, MOV, 3GP). "auto" reads only tables if they can be trusted, and packets otherwise.
         streams: Which video streams of a file become media: only the best one ("best"), or all ("all").
-        images: Whether the images of a searched folder become one medium together ("sequences"), become one medium with
-            one frame each ("single"), or are skipped ("ignore").
+        images: The treatment of images in a searched folder. With "sequences", they become one medium. With "single",
+            each becomes a medium of one frame. With "ignore", they are skipped.
         sidecars: The kinds of sidecar files in a webdataset tar that become user columns, from "json", "txt", "cls" and
             "__key__" (the key of the sample).
         image_fps: The number of images per second, such as 25, 29.97 or "30000/1001", for images whose times are

@@ -68,8 +68,8 @@ class Calls(Generic[Item, Result]):
             small number saves memory if items or results are large.
         passes: A function that returns True for an item that needs no call. The outcome of such an item is yielded in
             order, and has no result.
-        together: The number of items per task of a cluster. The engine of one machine calls the function for one item
-            at a time.
+        together: The number of items that one task of a cluster (`--engine ray`) processes. The engine of one machine
+            calls the function for one item at a time.
     """
 
     function: Callable[[Item], Result]

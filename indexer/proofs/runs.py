@@ -19,8 +19,8 @@ If packets are not parsed, some runs of `halves` continue across the next random
 several GOPs do. Another shape then replaces `single`:
 
 - `bare`: a run from each random access point that decodes all pictures that are not droppable, and the last droppable
-  picture. This shape is needed because two droppable pictures can contain the same header. Leaving out only one of them
-  would not show that later pictures need the header.
+  picture. Later pictures may need a header that several droppable pictures repeat. A run that leaves out only one of
+  these would not show it.
 """
 
 import collections

@@ -261,7 +261,7 @@ def checked_labels(
 
     Raises:
         FramedexError: The user has no such column, the column cannot have labels (see `made_labels`), a value has no
-            label, or the user already has a column with the name of the column to which the original values move.
+            label, or the original values cannot move to `NAME_name`, because the user has a column of this name.
     """
     check_is_own(wanted, columns, where)
     values = values_of(wanted.column)

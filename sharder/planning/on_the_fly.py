@@ -70,7 +70,7 @@ def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) 
     number of clips may follow from the length of the medium alone.
 
     Args:
-        units: The units of the policy. Their table must have the columns FACTS of `videos`.
+        units: The units of the policy. Their table must have those columns of `videos` that the constant FACTS lists.
         policy: The policy.
         media: The media of the index.
         audio: Whether clips carry audio.

@@ -319,8 +319,8 @@ def _sample_view(
         if lacking.any() and (views_of(policy).missing != "mask" or np.count_nonzero(mask) < policy.min_frames):
             count, farthest = np.count_nonzero(lacking), float(np.abs(away[lacking]).max())
             found[clip.number] = (
-                f"has no frame within {float(allowed):.4g} s of {count} of the wanted times; "
-                f"the greatest distance of a frame is {farthest:.4g} s"
+                f"has no frame within {float(allowed):.4g} s of {count} wanted times; "
+                f"for one of them, the nearest frame is {farthest:.4g} s away"
             )
             continue
         frames = np.where(clip.frames == PAD, PAD, found_frames[place])

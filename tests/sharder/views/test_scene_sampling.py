@@ -154,7 +154,7 @@ def test_a_clip_that_a_view_lacks_is_left_out_masked_or_an_error() -> None:
     view, missed = skipped.missed[0]
     assert (view, missed.kind, missed.number, missed.counts) == ("b", "view", 1, False)
     assert (
-        "view 'b' has no frame within 0.1 s of 2 of the wanted times; the greatest distance of a frame is 0.4 s"
+        "view 'b' has no frame within 0.1 s of 2 wanted times; for one of them, the nearest frame is 0.4 s away"
         in missed.message
     )
     masked = sampled(policy_with({}), scene).clips[1]
