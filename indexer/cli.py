@@ -376,7 +376,7 @@ def _print_rows(report: IndexReport) -> None:
     if len(media) > TABLE_ROWS:
         echo(f"… and {len(media) - TABLE_ROWS:,} more media")
     for row in usable:
-        if row["kind"] == IMAGES and row["error_message"]:
+        if row["error_message"] and (row["kind"] == IMAGES or row["error_kind"] is None):
             echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")
 
 

@@ -404,6 +404,15 @@ def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
     context.reorder_depth = coded.reorder_depth
 
 
+def display_of(picture: av.VideoFrame) -> tuple[int, bool]:
+    """Return the counterclockwise rotation in degrees of a picture's display matrix, and whether it also mirrors."""
+    matrix: Any = picture.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return picture.rotation, False
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32, 5).astype(float).tolist()
+    return picture.rotation, a * d - b * c < 0
+
+
 def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
     """Yield the visible part of each plane of a picture, uint8 [rows, bytes]. A palette is one row of 1024 bytes."""
     for number, plane in enumerate(picture.planes):

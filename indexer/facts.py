@@ -180,6 +180,7 @@ class MediumFacts:
     timeline: TimelineFacts | None = None
     proof: ProofFacts | None = None
     rotation_degrees: int | None = None
+    is_mirrored: bool = False
     problem: Problem | None = None
     audio: AudioFacts | None = None
     packets: PacketColumns | None = None

@@ -73,6 +73,7 @@ class Track:
         duration: the duration of the media, in the time units of the track.
         movie_timescale: the number of the movie's time units per second, which edits use.
         rotation_degrees: the counterclockwise rotation, -180 … 180, as a frame's display matrix states it.
+        is_mirrored: whether the display matrix also mirrors pictures.
         rewrites: whether demuxers drop samples, or mark them as discarded, according to the edit list. If false, as in
             fragmented movies, demuxers only shift all timestamps.
     """
@@ -83,6 +84,7 @@ class Track:
     duration: int
     movie_timescale: int
     rotation_degrees: int
+    is_mirrored: bool
     edits: tuple[Edit, ...]
     rewrites: bool
     tables: dict[bytes, Span]
@@ -279,13 +281,15 @@ def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, re
     media_timescale, duration = _unpack(form, media, at, "mdhd")
     if not 0 < media_timescale <= MAX_TIMESCALE:
         raise UntrustedTables(f"the timescale of track {track_id} is {media_timescale}, which is out of range")
+    rotation_degrees, is_mirrored = _display(own_matrix, matrix)
     return Track(
         track_id=track_id,
         handler=handler,
         timescale=media_timescale,
         duration=duration,
         movie_timescale=timescale,
-        rotation_degrees=_rotation(own_matrix, matrix),
+        rotation_degrees=rotation_degrees,
+        is_mirrored=is_mirrored,
         edits=_edits(data[slice(*tables[b"elst"])]) if b"elst" in tables else (),
         rewrites=rewrites and not _is_empty(data, tables),
         tables=tables,
@@ -349,10 +353,12 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _rotation(track: Matrix, movie: Matrix) -> int:
-    """Return the counterclockwise rotation, in degrees, of the product of two transformation matrices (6.2.2).
+def _display(track: Matrix, movie: Matrix) -> tuple[int, bool]:
+    """Return what the product of two transformation matrices (6.2.2) does to pictures.
 
-    It is 0 if the product is degenerate.
+    Returns:
+        The counterclockwise rotation in degrees, and whether the product mirrors pictures. (0, False) if the product is
+        degenerate.
     """
     shifts = (16, 16, 30)  # numbers of fractional bits: the third column of a matrix has 30, the others have 16
     a, b, c, d = (
@@ -361,8 +367,8 @@ def _rotation(track: Matrix, movie: Matrix) -> int:
         for column in range(2)
     )
     if not math.hypot(a, c) or not math.hypot(b, d):
-        return 0
-    return round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c))))
+        return 0, False
+    return round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))), a * d - b * c < 0
 
 
 def check_data_references(data: bytes, track: Track, used: set[int]) -> None:

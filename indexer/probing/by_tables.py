@@ -291,13 +291,15 @@ def probe_tables(
         if differs.any():
             raise UntrustedTables("a frame differs between the decode that a clip uses and a decode from further back")
         proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
+    track = layout.movie.tracks[track_id]
     return replace(
         medium,
         stream=described,
         coding=coding,
         timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed.size, summary, hashed=False),
         proof=proof,
-        rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
+        rotation_degrees=track.rotation_degrees,
+        is_mirrored=track.is_mirrored,
         problem=problem,
         # `pictures` has only random access points, so `pictures.state` has one element for each of them.
         packets=packet_facts.packet_columns(

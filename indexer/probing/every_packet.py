@@ -240,6 +240,7 @@ def probe_packets(
             "not_reproducible", "every frame of a clip would differ from the same frame of a full decode"
         )
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
+    display = None if decoded is None else decoded.display
     fields, unordered = bool(pictures.field_coded.any()), timeline.has_unordered_hidden(pts, flags, pictures)
     state = pictures.state[(flags & timeline.START) != 0]
     return replace(
@@ -255,7 +256,8 @@ def probe_packets(
             unpackable=codec if not demuxed.addressable and codec in IN_NO_FILE else None,
         ),
         packets=replace(packet_facts.packet_columns(demuxed, state, pts, flags), md5=md5),
-        rotation_degrees=None if decoded is None else decoded.rotation,
+        rotation_degrees=None if display is None else display[0],
+        is_mirrored=display is not None and display[1],
     )
 
 

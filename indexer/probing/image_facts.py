@@ -200,9 +200,8 @@ PIXEL_FORMATS = {
 # sample.
 DEEP_PIXEL_FORMATS = {"LA": "ya16be", "RGB": "rgb48be", "RGBA": "rgba64be"}
 ORIENTATION = 274  # number of the EXIF tag Orientation (EXIF 2.3, 4.6.4)
-# Counterclockwise rotation in degrees for each value of Orientation. Some of the values also mean that the image is
-# mirrored, which is ignored.
-ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
+# Counterclockwise rotation in degrees for each value of Orientation. None for those that also mirror the image.
+ROTATIONS = {2: None, 3: 180, 4: None, 5: None, 6: -90, 7: None, 8: 90}
 BT601, RGB_MATRIX = 5, 0  # code points of colour metadata (ISO/IEC 23091-2)
 
 
@@ -210,8 +209,8 @@ class BrokenImageError(Exception):
     """An image is damaged and cannot be decoded. The message states why."""
 
 
-def facts_of(data: bytes) -> tuple[StreamFacts, int, str | None]:
-    """Return an image file's (metadata, counterclockwise rotation in degrees, description of the damage or None).
+def facts_of(data: bytes) -> tuple[StreamFacts, int | None, str | None]:
+    """Return (metadata, rotation as from `_rotation`, description of the damage or None) of an image file.
 
     The format is determined from the file's bytes, not from the file's name.
 
@@ -267,8 +266,11 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
     return DEEP_PIXEL_FORMATS[mode] if is_deep else PIXEL_FORMATS[mode]
 
 
-def _rotation(image: Image.Image) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states. The default is 0."""
+def _rotation(image: Image.Image) -> int | None:
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states. The default is 0.
+
+    None if the orientation also mirrors the image.
+    """
     if "exif" not in image.info:  # EXIF data after the pixels of a PNG is ignored: reading it would decode the pixels
         return 0
     try:

@@ -91,15 +91,16 @@ def _move_packets(packets: PacketsOrNone, by: int) -> PacketsOrNone:
     return packets if packets is None or packets.offset is None else replace(packets, offset=packets.offset + by)
 
 
-def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
-    """Return the problem of a medium, with a remark about its member appended."""
+def _with_remark(problem: Problem | None, remark: str | None, *, kind: str | None = "member") -> Problem | None:
+    """Return the problem of a medium, with a remark appended, by default about its member."""
     if remark is None:
         return problem
     if problem is None:
-        return Problem(status=None, kind="member", message=remark)
+        return Problem(status=None, kind=kind, message=remark)
     return replace(problem, message="; ".join(filter(None, (problem.message, remark))))
 
 
+MIRRORED = "the display matrix mirrors pictures, so they stay as they are stored"
 # Containers whose headers state the duration of a stream. For other containers, libavformat estimates the duration.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
 CLOCKED = frozenset({"h263"})  # codecs whose streams state a clock rate instead of a frame rate
@@ -408,7 +409,7 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
     av.logging.set_level(None)  # the index records problems; FFmpeg's own messages would only disturb progress bars
     plain = _probe_plain(task, file, medium)
     if plain is not None:
-        return [plain]
+        return [_as_stored_if_mirrored(plain)]
     with containers.open_medium(file) as container:
         medium = replace(medium, container=container_name(container))
         try:
@@ -418,11 +419,21 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
         medium = replace(medium, video_streams=len(streams))
         chosen = streams if task.streams == "all" else streams[:1]
         found = [
-            _probe_stream(task, container, stream, file, replace(medium, is_best=not number))
+            _as_stored_if_mirrored(_probe_stream(task, container, stream, file, replace(medium, is_best=not number)))
             for number, stream in enumerate(chosen)
         ]
         audio = describe_audio(file, container, tables_only=task.depth == "tables" and not task.verify)
         return [replace(one, audio=audio) for one in found]
+
+
+def _as_stored_if_mirrored(found: MediumFacts) -> MediumFacts:
+    """Return a medium without its rotation, and with a remark, if its display matrix mirrors pictures.
+
+    The index has no column for mirroring, and pictures that were only rotated would not be those that players show.
+    """
+    if not found.is_mirrored:
+        return found
+    return replace(found, rotation_degrees=0, problem=_with_remark(found.problem, MIRRORED, kind=None))
 
 
 def _probe_plain(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> MediumFacts | None:
@@ -458,7 +469,8 @@ def _probe_stream(
         if found is None:
             found = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
         if found.rotation_degrees is None:
-            found = replace(found, rotation_degrees=_decode_rotation(file, stream.index))
+            rotation_degrees, is_mirrored = _decode_display(file, stream.index)
+            found = replace(found, rotation_degrees=rotation_degrees, is_mirrored=is_mirrored)
         return found
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
@@ -493,8 +505,8 @@ def _try_tables(
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
-    """Decode the first picture, and return the rotation from its display matrix, in degrees.
+def _decode_display(file: containers.Probed, stream_index: int) -> tuple[int, bool]:
+    """Decode the first picture, and return its `containers.display_of`.
 
     Raises:
         MediaError: No picture can be decoded.
@@ -503,7 +515,7 @@ def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
         with containers.open_medium(file) as container, containers.memory_errors():
             for frame in container.decode(container.streams[stream_index]):
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
-                return frame.rotation
+                return containers.display_of(frame)
     except (av.error.FFmpegError, IndexError) as error:
         raise MediaError(
             "undecodable", f"the first picture cannot be decoded: {containers.reason_of(error)}"

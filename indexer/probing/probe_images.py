@@ -240,7 +240,7 @@ class _Images:
             verified.
         known: The metadata of the images whose headers could be read. The list may have fewer than n elements.
         problems: The error messages of damaged images, by image number.
-        rotations: The counterclockwise rotation of each image in `known`, in degrees.
+        rotations: The counterclockwise rotation of each image in `known`, in degrees. None for a mirrored image.
     """
 
     size: NDArray[np.int64]
@@ -248,7 +248,7 @@ class _Images:
     md5: list[bytes | None] | None
     known: list[StreamFacts] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
-    rotations: list[int] = field(default_factory=list)
+    rotations: list[int | None] = field(default_factory=list)
 
 
 def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
@@ -317,7 +317,7 @@ def _described(
             "packets", times.source, images.size, summary, hashed=images.md5 is not None, crc32=images.crc32
         ),
         # The images of a clip must all be rotated by the same angle, so images with different rotations stay as stored.
-        rotation_degrees=images.rotations[0] if len(set(images.rotations)) == 1 else 0,
+        rotation_degrees=(images.rotations[0] or 0) if len(set(images.rotations)) == 1 else 0,
         problem=_remarks(names, images),
         packets=PacketColumns(
             pts=times.pts,
@@ -347,7 +347,10 @@ def _remarks(names: Sequence[str], images: _Images) -> Problem | None:
     if len(sizes) > 1:
         more = ", …" if len(sizes) > MAX_SIZES else ""
         remarks.append(f"images have {len(sizes)} different sizes: {', '.join(sizes[:MAX_SIZES])}{more}")
-    turns = sorted(set(images.rotations))
-    if len(turns) > 1:
-        remarks.append(f"EXIF orientations differ ({', '.join(map(str, turns))} degrees), so images are not turned")
+    turns = set(images.rotations)
+    if None in turns:
+        remarks.append("an EXIF orientation mirrors images, so they stay as they are stored")
+    elif len(turns) > 1:
+        stated = ", ".join(str(degrees) for degrees in sorted(degrees for degrees in turns if degrees is not None))
+        remarks.append(f"EXIF orientations differ ({stated} degrees), so images are not turned")
     return Problem(status=None, kind=kind, message="; ".join(remarks)) if remarks else None

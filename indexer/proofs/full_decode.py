@@ -47,7 +47,7 @@ class Decoded:
         formats: the different (pixel format, width, height) of pictures.
         colours: the different (colour range, matrix) of pictures, as FFmpeg's numbers.
         interlaced: whether some picture is interlaced.
-        rotation: the counterclockwise rotation of the first picture in degrees. None if no picture was output.
+        display: how the first picture is to be turned (`containers.display_of`). None if no picture was output.
         unnumbered: the number of pictures that cannot be assigned to a packet, because their timestamp is not a packet
             number, or because the packet already has a picture.
     """
@@ -62,7 +62,7 @@ class Decoded:
     formats: frozenset[tuple[str, int, int]]
     colours: frozenset[tuple[int, int]]
     interlaced: bool
-    rotation: int | None
+    display: tuple[int, bool] | None
     unnumbered: int
 
     @property
@@ -103,7 +103,7 @@ class FullDecoder:
         self._formats: set[tuple[str, int, int]] = set()
         self._colours: set[tuple[int, int]] = set()
         self._interlaced = False
-        self._rotation: int | None = None
+        self._display: tuple[int, bool] | None = None
         self._unnumbered = 0
 
     def feed(self, packet: av.Packet[Any]) -> None:
@@ -156,7 +156,7 @@ class FullDecoder:
             formats=frozenset(self._formats),
             colours=frozenset(self._colours),
             interlaced=self._interlaced,
-            rotation=self._rotation,
+            display=self._display,
             unnumbered=self._unnumbered,
         )
 
@@ -165,8 +165,8 @@ class FullDecoder:
         if number is None or not 0 <= number < len(self._failed) or number in self._outputs:
             self._unnumbered += 1
             return
-        if self._rotation is None:
-            self._rotation = picture.rotation
+        if self._display is None:
+            self._display = containers.display_of(picture)
         self._interlaced |= bool(picture.interlaced_frame)
         self._outputs[number] = _Output(
             fingerprint=containers.picture_print(picture),

@@ -23,11 +23,12 @@ MATRICES = {
     "half": (-1, 0, 0, -1),
     "three quarters": (0, -1, 1, 0),
 }
+MIRRORING = {"across": (-1, 0, 0, 1), "down": (1, 0, 0, -1), "transposed": (0, 1, 1, 0), "transverse": (0, -1, -1, 0)}
 
 
 def turned_video(source: Path, target: Path, turn: str) -> Path:
     """Write a copy of an MP4 with another matrix in its track header."""
-    a, b, c, d = (ONE * value for value in MATRICES[turn])
+    a, b, c, d = (ONE * value for value in (MATRICES | MIRRORING)[turn])
 
     def change(content: bytearray) -> bytearray:
         at = content.index(b"tkhd") + MATRIX_AT

@@ -67,7 +67,10 @@ def test_images_of_other_orientations_are_not_turned(tmp_path: Path) -> None:
     assert (row["rotation_degrees"], row["error_message"]) == (-90, None)
 
 
-@pytest.mark.parametrize("orientation, degrees", [(1, 0), (3, 180), (6, -90), (8, 90), (99, 0)])
+ORIENTATIONS = {1: 0, 2: 0, 3: 180, 4: 0, 5: 0, 6: -90, 7: 0, 8: 90, 99: 0}  # those that mirror are 2, 4, 5 and 7
+
+
+@pytest.mark.parametrize("orientation, degrees", ORIENTATIONS.items())
 def test_exif_orientation_is_recorded_and_not_applied(tmp_path: Path, orientation: int, degrees: int) -> None:
     exif = Image.Exif()
     exif[274] = orientation

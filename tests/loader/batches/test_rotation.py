@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from framedex import ClipDataset, Index
 from framedex.sharder.decoding.cutout import Cutout, Window, cut_into
 from tests.support.datasets import run, shard_clips
 from tests.support.ffmpeg import ffmpeg
-from tests.support.turned import MATRICES, cut, turned_video
+from tests.support.turned import MATRICES, MIRRORING, cut, turned_video
 
 
 def _by_command(path: Path) -> NDArray[np.uint8]:
@@ -40,6 +41,24 @@ def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], 
     assert np.abs(shown[0] - expected).mean() < 6
     turned = [np.rot90(shown[0], number) for number in (1, 2, 3)]
     assert min(np.abs(other - expected).mean() for other in turned if other.shape == expected.shape) > 20
+
+
+@pytest.mark.parametrize("depth", ["tables", "packets"])
+@pytest.mark.parametrize("turn", MIRRORING)
+def test_pictures_that_players_mirror_stay_as_stored_and_say_so(
+    turn: str, depth: str, medium: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "media").mkdir()
+    path = turned_video(medium("h264_default.mp4"), tmp_path / "media" / "mirrored.mp4", turn)
+    output = run("index", tmp_path / "media", "--out", tmp_path / "INDEX", "--depth", depth)
+    assert "note: mirrored.mp4: the display matrix mirrors pictures, so they stay as they are stored" in output.output
+    (row,) = Index(tmp_path / "INDEX").videos.to_pylist()
+    assert (row["status"], row["error_kind"], row["rotation_degrees"]) == ("ok", None, 0)
+    clips = [{"uri": "mirrored.mp4", "frames": [3]}]
+    shown = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips))[0]["frames"]
+    with av.open(str(path)) as container:
+        stored = next(frame for number, frame in enumerate(container.decode(video=0)) if number == 3)
+    assert np.abs(shown[0].astype(np.int64) - stored.to_ndarray(format="rgb24")).mean() < 6
 
 
 @pytest.mark.parametrize("turn", MATRICES)
