@@ -102,7 +102,8 @@ def movies_of(home: Path, *, codecs: Sequence[str] = ("libx264", "libx265")) -> 
         (home / "shapes.jsonl").write_text("".join(lines), encoding="utf-8")
         command("index", media, "--out", home / "SHAPES-INDEX")
         command("shard", home / "SHAPES-INDEX", "--clips", home / "shapes.jsonl", "--out", stored)
-    fetch = Fetcher(ClipDataset(stored), FetchOptions())
+    dataset = ClipDataset(stored)
+    fetch = Fetcher(dataset, FetchOptions(pixels=[dataset.pixels]))
     found = [fetch(ClipRequest(number=number, on_gpu=True)) for number in range(len(names))]
     return [clip for clip in found if isinstance(clip, Fetched) and clip.movie is not None]
 

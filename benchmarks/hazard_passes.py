@@ -133,7 +133,7 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
     fetch.gpu_obstacle = lambda *arguments, **options: None
     fetch.nvjpeg_obstacle = lambda clip: None
     fetch.gpu_movie = _movie_whatever
-    fetcher = fetch.Fetcher(dataset, fetch.FetchOptions())
+    fetcher = fetch.Fetcher(dataset, fetch.FetchOptions(pixels=[dataset.pixels]))
     finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="list")
     decoder = GpuFrames(finish, device_id=0, batch_size=1, in_progress=1, threads=2, scaled=False)
     for number in clips:

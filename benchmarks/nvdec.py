@@ -131,7 +131,8 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
         for width, height in SIZES:
             video = source(folder, f"{name}_{width}x{height}")
             dataset = ClipDataset(stored(work / video.stem, [video], [list(range(FRAMES))]))
-            fetched = Fetcher(dataset, FetchOptions(caps=driver_support(0)))(ClipRequest(number=0, on_gpu=True))
+            options = FetchOptions(pixels=[dataset.pixels], caps=driver_support(0))
+            fetched = Fetcher(dataset, options)(ClipRequest(number=0, on_gpu=True))
             assert isinstance(fetched, Fetched), fetched
             assert fetched.movie is not None, f"{video.stem} does not go to NVDEC"
             feed = movie_feed([fetched.movie.packets], [fetched.movie.wanted])

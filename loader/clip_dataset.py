@@ -243,21 +243,13 @@ class ClipDataset(ColumnsOfClips):
         """The columns of per-frame tables that items have."""
         return self._clips.options.frame_columns
 
-    def pixels_of(self, number: int) -> PixelOptions:
-        """Return the options for the frames of a clip."""
-        return self.pixels
-
     def resized(self, size: Size | None) -> Self:
         """Return the same clips with uint8 frames [F, H, W, 3], only stretched to a size. Raises FramedexError."""
         own = self.pixels
         pixels = PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
-        return self.with_pixels(pixels)
-
-    def with_pixels(self, pixels: PixelOptions) -> Self:
-        """Return the same clips with other options for frames."""
         other = copy.copy(self)
         other._clips = copy.copy(self._clips)
-        other._clips.options = replace(self._clips.options, pixels=pixels, decode="cpu")
+        other._clips.options = replace(self._clips.options, pixels=pixels)
         return other
 
     @property

@@ -25,10 +25,10 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
 from framedex.loader.order.bucket_sampler import BucketSampler
-from framedex.loader.order.order import UNKNOWN_SIZE, given_groups, groups_of_size, largest_batch
+from framedex.loader.order.order import PICTURES, UNKNOWN_SIZE, given_groups, groups_of_size, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing, Rotation
-from framedex.loader.pixels.options import PICTURES, Layout, without_pictures
+from framedex.loader.pixels.options import Layout, without_pictures
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import Colour
@@ -132,11 +132,17 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        joined = clips.datasets if isinstance(clips, ConcatClips) else [clips]
-        own = [replace(part.pixels.changed(size, framing, rotation), threads=threads) for part in joined]
+        own = (
+            clips.pixels_with(size, framing, rotation)
+            if isinstance(clips, ConcatClips)
+            else [clips.pixels.changed(size, framing, rotation)]
+        )
+        own = [replace(part, threads=threads) for part in own]
+        if all(part == own[0] for part in own):
+            own = own[:1]
         pixels = own[0]
         facts = [part.picture_facts for part in own]
-        self._pictures = [one for number, one in enumerate(facts) if one not in facts[:number]]
+        self._pictures = facts[:1] if all(one == facts[0] for one in facts) else facts
         self._options = options = LoaderOptions(
             pixels=pixels,
             framings=list(dict.fromkeys(part.framing for part in own)),
@@ -184,8 +190,13 @@ class ClipLoader:
         # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
         self._supply = ClipSupply(
-            clips.with_pixels(own) if isinstance(clips, ConcatClips) else clips.with_pixels(pixels),
-            FetchOptions(colour=colour, caps=driver_support(device_id) if device == "gpu" else None),
+            clips,
+            FetchOptions(
+                pixels=own,
+                ends=clips.cumulative_sizes if isinstance(clips, ConcatClips) else (),
+                colour=colour,
+                caps=driver_support(device_id) if device == "gpu" else None,
+            ),
             options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )

@@ -19,8 +19,8 @@ from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, It
 from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
-from framedex.loader.order.order import Uneven
-from framedex.loader.pixels.options import PICTURES, without_pictures
+from framedex.loader.order.order import PICTURES, Uneven
+from framedex.loader.pixels.options import without_pictures
 from framedex.loader.streams import progress
 from framedex.loader.streams.lanes import Order, Workers, lane_of, rank_lengths
 from framedex.loader.streams.reading import LaneReader, ReadClip, UnreadClip, extent

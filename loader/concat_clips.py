@@ -1,10 +1,9 @@
 """ConcatClips: a concatenation of ClipDatasets, as one dataset for any DataLoader and Sampler."""
 
-import copy
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import check_choices, counted, named
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip
@@ -137,22 +137,22 @@ class ConcatClips:
         size: Size | None = _shared_value(self.datasets, "size", "give ClipLoader size=(height, width)")
         return size
 
-    def pixels_of(self, number: int) -> PixelOptions:
-        """Return the options for the frames of a clip, which are those of the dataset that contains the clip."""
-        return self.datasets[self.locate(number)[0]].pixels
+    def pixels_with(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> list[PixelOptions]:
+        """Return the options for the frames of each dataset in ClipLoader. They differ at most in their framing.
 
-    def with_pixels(self, pixels: Sequence[PixelOptions]) -> Self:
-        """Return the same clips with other options for frames, one for each dataset.
+        Args:
+            size: The size that replaces the datasets' own size or framing, if given.
+            framing: The framing that replaces the datasets' own size or framing, if given.
+            rotation: The rotation that replaces the datasets' own rotation, if given.
 
         Raises:
-            FramedexError: The options differ in more than their framing.
+            FramedexError: The other options of the datasets differ.
         """
+        found = [dataset.pixels.changed(size, framing, rotation) for dataset in self.datasets]
         for field in fields(PixelOptions):
             if field.name != "framing":
-                _shared_value(pixels, field.name, f"open all datasets with the same {field.name}")
-        other = copy.copy(self)
-        other.datasets = [dataset.with_pixels(own) for dataset, own in zip(self.datasets, pixels, strict=True)]
-        return other
+                _shared_value(found, field.name, f"open all datasets with the same {field.name}")
+        return found
 
     @property
     def epoch(self) -> int:

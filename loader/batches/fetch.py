@@ -3,8 +3,9 @@
 The functions that make the parts of an item (pictures, audio, and metadata of the frames) are used by all loaders.
 """
 
+import bisect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -40,9 +41,6 @@ class ReadableClips(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch that determines random draws."""
-
-    def pixels_of(self, number: int) -> PixelOptions:
-        """Return the options for the frames of clip `number`, such as rotation, framing and layout."""
 
     def __len__(self) -> int: ...
 
@@ -93,6 +91,8 @@ class FetchOptions:
     """Options for fetching clips.
 
     Attributes:
+        pixels: The options for frames. If datasets with different framings are joined, one for each dataset.
+        ends: The numbers of the first clips after each joined dataset. Not used if there is one element in `pixels`.
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports. If None, all formats that NVDEC is known to decode exactly.
         nvjpeg: whether the GPU decodes JPEGs, too.
@@ -100,10 +100,18 @@ class FetchOptions:
             clips whose frames must be turned or cut.
     """
 
+    pixels: Sequence[PixelOptions]
+    ends: Sequence[int] = ()
     colour: Colour = "close"
     caps: DriverSupport | None = None
     nvjpeg: bool = True
     windows: bool = True
+
+    def pixels_of(self, number: int) -> PixelOptions:
+        """Return the options for the frames of a clip. Negative numbers count from the end."""
+        if len(self.pixels) == 1:
+            return self.pixels[0]
+        return self.pixels[bisect.bisect_right(self.ends, number % self.ends[-1])]
 
 
 class Fetcher:
@@ -130,7 +138,7 @@ class Fetcher:
     def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
-        pixels = self._dataset.pixels_of(wanted.number)
+        pixels = self._options.pixels_of(wanted.number)
         draw = pixels.draw(clip, self._dataset.epoch)
         cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)

@@ -316,6 +316,12 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
             found=f"framing with position={stacked[0].position!r}",
             remedy="leave out the transform, or pass it to ClipDataset instead",
         )
+    if len({framing.crops for framing in options.framings}) > 1 and finish.collate != "list":
+        raise FramedexError(
+            "the joined datasets have framings with different numbers of crops, whose frames do not fit into one array",
+            found=", ".join(f"position={framing.position!r}" for framing in options.framings),
+            remedy="use collate='list', or framings with the same position",
+        )
     if finish.transform is not None and finish.dtype != "uint8":
         raise FramedexError("ClipLoader's transform accepts 8-bit frames only", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":

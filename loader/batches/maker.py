@@ -240,7 +240,8 @@ class BatchMaker:
         dataset = self._supply.dataset
         clips = [dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
-        size = dataset.pixels_of(batch.numbers[0]).framing.fixed_size
+        framings = self._options.framings
+        size = framings[0].fixed_size if len(framings) == 1 else None
         height, width = size or max((clip.medium.height, clip.medium.width) for clip in clips)
         scale = "a smaller size=(height, width)" if size else "size=(height, width), which scales frames down"
         return FramedexError(

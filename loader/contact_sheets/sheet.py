@@ -26,7 +26,7 @@ from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
-from framedex.loader.pixels.framing import Framing, Rotation, picture_sizes
+from framedex.loader.pixels.framing import MAX_SCALED_SIDE, Framing, Rotation, picture_sizes
 from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip, Medium
@@ -61,7 +61,7 @@ class Thumbnails:
         """
         heights, widths = picture_sizes(SHOWN, StoredShapes.of(medium, 1), self.rotation)
         height, width = int(heights[0]), int(widths[0])
-        longest = math.inf if self.longest_side is None else self.longest_side
+        longest = MAX_SCALED_SIDE if self.longest_side is None else self.longest_side
         scale = min(1.0, longest / max(height, width), math.sqrt(max_pixels / (height * width)))
         return max(1, round(height * scale)), max(1, round(width * scale))
 

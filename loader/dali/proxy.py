@@ -55,7 +55,9 @@ class ProxiedDataset:
                 remedy="crop, mirror and change the layout in the pipeline, with clip_pipeline(transform=…)",
             )
         # The pipeline is for movies, and neither turns nor cuts their frames.
-        self._fetch = Fetcher(dataset, FetchOptions(caps=driver_support(device_id), nvjpeg=False, windows=False))
+        self._fetch = Fetcher(
+            dataset, FetchOptions(pixels=[pixels], caps=driver_support(device_id), nvjpeg=False, windows=False)
+        )
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -120,6 +120,11 @@ def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
 
 
+# The key in states of ClipLoader and ClipStream of the options that decide which pictures are delivered. A sampler
+# ignores it, so that it can continue from the state of a ClipLoader.
+PICTURES = "pictures"
+
+
 def check_state(state: object, reader: str, names: Collection[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a loaded state if it is a valid state of a sampler or stream. Raise FramedexError otherwise.
 
@@ -134,7 +139,7 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
         raise FramedexError(problem, found=repr(state)[:80], allowed="a state that state_dict() returned")
     if missing := names - state.keys():
         raise FramedexError(problem, found=f"a state without {', '.join(sorted(missing))}")
-    if other := state.keys() - names:
+    if other := state.keys() - names - {PICTURES}:
         raise FramedexError(problem, found=f"a state with unknown keys: {', '.join(sorted(map(str, other)))}")
     for name, value in order.items():
         if state[name] != value:

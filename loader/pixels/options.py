@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from framedex.core.limits import GIBIBYTE, usual_clip_bytes
 from framedex.core.words import check_choices
 from framedex.errors import DecodeError, FramedexError, TransformError
+from framedex.loader.order.order import PICTURES
 from framedex.loader.pixels.framing import (
     Draw,
     Framing,
@@ -304,7 +305,6 @@ class PixelOptions:
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)
 
 
-PICTURES = "pictures"  # key of the list of `picture_facts` in states of loaders
 # The options that a state without the key stands for: versions before it delivered pictures as they are stored.
 STORED_PICTURES = {"rotation": "stored", "aspect": "stored", "sizes": None}
 
@@ -314,7 +314,7 @@ def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
 
     Args:
         state: The user's argument, of any type.
-        own: The distinct `picture_facts` of the loader.
+        own: The `picture_facts` of each dataset of the loader, or a single one if all are equal.
         reader: The name of the loader's class.
 
     Raises:
@@ -324,7 +324,7 @@ def without_pictures(state: Any, own: list[dict[str, Any]], reader: str) -> Any:
         return state
     found = state.get(PICTURES, [STORED_PICTURES])
     if found != own:
-        origin = "" if PICTURES in state else " (assumed, because the state was saved before such options existed)"
+        origin = "" if PICTURES in state else " (assumed: a state of a sampler or an earlier version lacks them)"
         raise FramedexError(
             "the state belongs to pictures that are turned or scaled in another way",
             found=_pictures_text(found) + origin,

@@ -239,10 +239,11 @@ def decode_sample(
     where = f"{sample.get('__url__', 'sample')}, {sample.get('__key__', 'no key')}"
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
     sizes = {name: len(content) for name, content in files.items() if isinstance(content, bytes)}
-    found = sample_clip(_parse_json(files, where), sizes, where)
+    parsed = _parse_json(files, where)
+    found = sample_clip(parsed, sizes, where)
     content: Any = np.frombuffer(b"".join(files[name] for name in found.files), np.uint8)
     held, clip = HeldBytes(first_byte=0, content=content), found.clip
-    if clip.medium.sample_aspect_ratio is None and how.framing.shows_aspects:
+    if "sample_aspect_ratio" not in parsed and how.framing.shows_aspects:
         _warn_of_unknown_aspect()
     try:
         return picture(clip, held, decode="cpu", pixels=how, epoch=epoch) | sound(clip, held) | describe(clip)

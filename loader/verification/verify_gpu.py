@@ -138,7 +138,7 @@ def verify_on_gpu(
     clips.manifest.check_locations()
     chosen = sample_of(len(clips), size=sample, seed=seed)
     media = clips.manifest.media_rows()[chosen]
-    fetcher = Fetcher(clips, FetchOptions(caps=support))
+    fetcher = Fetcher(clips, FetchOptions(pixels=[clips.pixels], caps=support))
     finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="list")
     decoder = GpuFrames(finish, device_id=device_id, batch_size=1, in_progress=1, threads=2, scaled=False)
     on_cpu: list[int] = []

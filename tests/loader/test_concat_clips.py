@@ -203,6 +203,34 @@ def test_each_dataset_keeps_its_framing_in_batches_of_one_size(folder: Path, wor
     assert all(np.array_equal(frames, expected[number, name]) for number, name, frames in seen)
 
 
+def test_numbers_of_crops_that_differ_need_lists(folder: Path, parts: list[ClipDataset]) -> None:
+    joined = ConcatClips([ClipDataset(folder / "A", framing=Framing(crop=(32, 32), position="three")), parts[1]])
+    for collate in ("error", "pad"):
+        with pytest.raises(FramedexError, match=r"(?s)different numbers of crops.*collate='list'"):
+            ClipLoader(joined, batch_size=17, collate=collate)  # type: ignore[arg-type]
+    (batch,) = ClipLoader(joined, batch_size=17, collate="list", output="numpy")
+    assert {frames.ndim for frames in batch["frames"]} == {4, 5}
+
+
+class Staged(ClipDataset):
+    """A user's class whose items have a value that the epoch sets."""
+
+    stage = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.stage = epoch
+
+    def extra_values(self, clip: Any) -> dict[str, Any]:
+        return super().extra_values(clip) | {"stage": self.stage}
+
+
+def test_a_loader_reads_the_users_dataset_itself(folder: Path) -> None:
+    dataset = Staged(folder / "A")
+    loader = ClipLoader(dataset, batch_size=12, size=(16, 16), sampler=ClipSampler(dataset), output="numpy")
+    assert [batch["stage"].tolist()[0] for _ in range(3) for batch in loader] == [0, 1, 2]
+
+
 def test_joined_datasets_share_all_other_options_of_frames(folder: Path, parts: list[ClipDataset]) -> None:
     with pytest.raises(FramedexError, match=r"(?s)differ in rotation.*same rotation"):
         ClipLoader(ConcatClips([parts[0], ClipDataset(folder / "B", rotation="stored")]))

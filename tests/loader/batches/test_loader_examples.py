@@ -72,7 +72,7 @@ if __name__ == "__main__":
     dataset.clip(5)
     proxied = dataset.with_proxy(Proxy())
     proxied._fetch = \
-Fetcher(dataset, FetchOptions(nvjpeg=False))  # as with a driver that supports all
+Fetcher(dataset, FetchOptions(pixels=[dataset.pixels], nvjpeg=False))  # as with a driver that supports all
     loader = torch.utils.data.DataLoader(
         proxied, batch_size=4, num_workers=2, sampler=ClipSampler(dataset),
         multiprocessing_context="fork", collate_fn=list,

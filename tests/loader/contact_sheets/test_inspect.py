@@ -429,3 +429,8 @@ def test_pictures_are_upright_with_the_proportions_that_players_show(
             item = page.get("item", key=page.keys()[0]).json()
             assert (item["width"], item["height"]) == ((144, 352) if rotation == "apply" else (352, 144))
             assert item["scaled"] is None
+
+
+def test_pictures_of_extreme_proportions_have_a_size(dataset: Path) -> None:
+    medium = ClipDataset(dataset).clip(0).medium
+    assert max(Thumbnails().size(replace(medium, sample_aspect_ratio=4000.0))) == 1 << 15

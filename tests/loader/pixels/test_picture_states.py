@@ -32,7 +32,18 @@ def test_a_state_has_rotation_aspect_and_sizes(stored: Path) -> None:
     assert stretched["pictures"] == [{"rotation": "stored", "aspect": "stored", "sizes": None}]
     joined = ConcatClips([ClipDataset(stored, framing=FRAMING), ClipDataset(stored), ClipDataset(stored, size=(8, 8))])
     facts = ClipLoader(joined, output="numpy").state_dict()["pictures"]
-    assert [one["sizes"] for one in facts] == [[[32, 48], [48, 32]], None]
+    assert [one["sizes"] for one in facts] == [[[32, 48], [48, 32]], None, None]
+    alike = ConcatClips([ClipDataset(stored), ClipDataset(stored, size=(8, 8))])
+    assert len(ClipLoader(alike, output="numpy").state_dict()["pictures"]) == 1
+
+
+def test_a_sampler_continues_from_the_state_of_a_loader(stored: Path) -> None:
+    loader = loader_of(stored, rotation="stored")
+    next(iter(loader))
+    sampler = ClipSampler(ClipDataset(stored), shuffle=True)
+    sampler.load_state_dict(loader.state_dict())
+    assert len(list(sampler)) == 7
+    loader.load_state_dict(sampler.state_dict())
 
 
 OTHERS = [{"rotation": "stored"}, {"framing": Framing(sizes=[(32, 48)], resize="crop")}, {"framing": None}]
@@ -60,7 +71,7 @@ def test_a_state_without_pictures_stands_for_stored_ones(stored: Path) -> None:
     with pytest.raises(FramedexError) as error:
         loader_of(stored, framing=Framing(short_side=40)).load_state_dict(old)
     text = error.value.text()
-    assert "found:   rotation='stored', aspect='stored', sizes=None (assumed, because" in text
+    assert "found:   rotation='stored', aspect='stored', sizes=None (assumed: a state" in text
     assert "allowed: rotation='apply', aspect='display', sizes=None" in text
     assert "aspect and sizes are arguments of Framing" in text
 
@@ -83,7 +94,7 @@ def test_a_stream_resumes_with_the_same_pictures_alone(index: Index, tmp_path: P
         with pytest.raises(FramedexError, match="turned or scaled in another way"):
             ClipStream(packed, shuffle=4, **{"framing": FRAMING} | other).load_state_dict(state)
     old = {name: value for name, value in state.items() if name != "pictures"}
-    with pytest.raises(FramedexError, match="assumed, because the state was saved before"):
+    with pytest.raises(FramedexError, match="assumed: a state of a sampler or an earlier version"):
         ClipStream(packed, shuffle=4, framing=FRAMING).load_state_dict(old)
     second = ClipStream(packed, shuffle=4, framing=FRAMING)
     second.load_state_dict(state)

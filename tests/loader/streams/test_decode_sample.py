@@ -155,10 +155,13 @@ def test_pixels_of_samples_without_their_shape_are_squares_with_a_warning(
     sample = first_sample(packed)
     content = json.loads(sample["json"])
     told = json.loads(content["framedex"])
-    del told["medium"]["sample_aspect_ratio"]
+    del told["medium"]["sample_aspect_ratio"], content["sample_aspect_ratio"]
     old = sample | {"json": json.dumps(content | {"framedex": json.dumps(told)}).encode()}
     for options in ({}, {"size": (24, 24)}, {"framing": Framing(short_side=24, aspect="stored")}):
         decode_sample(old, **options)
+    told["medium"]["sample_aspect_ratio"] = None  # of a stream that does not state it
+    unstated = content | {"sample_aspect_ratio": 1.0, "framedex": json.dumps(told)}
+    decode_sample(sample | {"json": json.dumps(unstated).encode()}, framing=Framing(short_side=24))
     assert not caplog.records
     for _ in range(2):
         item = decode_sample(old, framing=Framing(short_side=24))
