@@ -146,7 +146,7 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
     record, because the dataset stores the record once per medium.
     """
     if isinstance(options, ImageOptions):
-        return _recoded(steps, options, image_files, image_step, workers)
+        return _recoded(steps, options, to_images, image_step, workers)
     records: dict[str, bytes] = {}  # by media_id
 
     def encoded_step(clip: Clip, stream: EncodedStream, options: EncodeOptions, done: int) -> Step:
@@ -154,13 +154,13 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
             raise ValueError(f"encoded {options.codec} clips of one medium have different configuration records")
         return file_step(encoded_file(clip, stream, options), done)
 
-    return _recoded(steps, options, encode_clip, encoded_step, workers)
+    return _recoded(steps, options, to_stream, encoded_step, workers)
 
 
 def _recoded(
     steps: Iterable[Step],
     options: Options,
-    recode: Callable[[Clip, EncodedClip, Options], Result],
+    recode: Callable[[_RecodingTask[Options]], Result | Failure | None],
     finish: Callable[[Clip, Result, Options, int], Step],
     workers: Workers,
 ) -> Iterator[Step]:
@@ -169,13 +169,13 @@ def _recoded(
     Args:
         steps: The steps of the plan.
         options: The options of the images or of the encoded clips.
-        recode: The function that workers call: `image_files` or `encode_clip`.
+        recode: The function that workers call: `to_images` or `to_stream`.
         finish: A function that returns the step of a recoded clip. Its arguments are the clip, the result of `recode`,
             the options, and the value of the progress bar.
         workers: The worker processes.
     """
     calls = Calls(
-        function=functools.partial(_recode, recode),
+        function=recode,
         items=_recoding_tasks(steps, options),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=CLIPS_IN_FLIGHT,
@@ -214,6 +214,16 @@ def _recode(
     if task.encoded is None or isinstance(clip, Failure):
         return None
     return attempt(clip, function, clip, task.encoded, task.options)
+
+
+def to_images(task: _RecodingTask[ImageOptions]) -> list[bytes] | Failure | None:
+    """Decode the clip of a task and return its frames as image files. See `_recode`."""
+    return _recode(image_files, task)
+
+
+def to_stream(task: _RecodingTask[EncodeOptions]) -> EncodedStream | Failure | None:
+    """Decode and encode the clip of a task. See `_recode`."""
+    return _recode(encode_clip, task)
 
 
 def file_step(file: ClipFile, done: int) -> Step:

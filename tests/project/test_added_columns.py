@@ -34,18 +34,13 @@ OF_PACKETS = [
     ("framedex/records/medium.py", "        pts: Presentation timestamp", "        weight: Twice the size.\n"),
     (
         "framedex/records/medium.py",
-        "    slots: NDArray[np.int32] | None = None\n",
+        "    md5: Sequence[bytes | None] | None = None\n",
         "    weight: NDArray[np.int64] | None = None\n",
     ),
     (
         "indexer/probing/packet_facts.py",
         "        offset=demuxed.offset if",
         "        weight=2 * demuxed.size,\n",
-    ),
-    (
-        "indexer/parts/packets.py",
-        "    md5: list[bytes | None] | None = None",
-        "    weight: NDArray[np.int32] | None = None\n",
     ),
     ("indexer/parts/packets.py", '        md5=row["md5"],', '        weight=row["weight"],\n'),
 ]

@@ -52,7 +52,9 @@ def test_a_tar_in_a_bucket_has_the_rows_of_a_local_one(
         task = ProbeTask(path=uri, member=member, facts=stored.facts, expected=stored.facts.tag)
         ((video, frames),) = rows_found(probing.probe_media(task))
         with tarfile.open(tar) as opened:
-            opened.extract(member.name, tmp_path, filter="data")
+            content = opened.extractfile(member.name)
+            assert content is not None
+            (tmp_path / member.name).write_bytes(content.read())
         ((alone, packets),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / member.name))))
         assert frames["size"].tolist() == packets["size"].tolist()
         assert (frames["offset"] - member.part.offset).tolist() == packets["offset"].tolist()
