@@ -54,7 +54,7 @@ OF_CLIPS = [
     (
         "sharder/planning/indexed_medium.py",
         "            mask=wanted.mask,",
-        "            weight=float(self._packets.weight[self.planner.packet_of(wanted.frames)].mean()),\n",
+        "            weight=float(self.packets.weight[self.planner.packet_of(wanted.frames)].mean()),\n",
     ),
 ]
 SCRIPT = """
