@@ -406,7 +406,12 @@ def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
 
 def display_of(picture: av.VideoFrame) -> tuple[int, bool]:
     """Return the counterclockwise rotation in degrees of a picture's display matrix, and whether it also mirrors."""
-    matrix: Any = picture.side_data.get("DISPLAYMATRIX")
+    if not picture.rotation:  # such pictures stay as they are stored, whether their matrix mirrors or not
+        return 0, False
+    try:
+        matrix: Any = picture.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV raises it if a picture has side data of a type that PyAV does not know, such as EXIF
+        matrix = None
     if matrix is None:
         return picture.rotation, False
     a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32, 5).astype(float).tolist()

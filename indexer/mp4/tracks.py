@@ -354,11 +354,11 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
 
 
 def _display(track: Matrix, movie: Matrix) -> tuple[int, bool]:
-    """Return what the product of two transformation matrices (6.2.2) does to pictures.
+    """Return the effect on pictures of the product of two transformation matrices (6.2.2).
 
     Returns:
-        The counterclockwise rotation in degrees, and whether the product mirrors pictures. (0, False) if the product is
-        degenerate.
+        The counterclockwise rotation in degrees, and whether the product also mirrors pictures. (0, False) if it does
+        not rotate them, or is degenerate.
     """
     shifts = (16, 16, 30)  # numbers of fractional bits: the third column of a matrix has 30, the others have 16
     a, b, c, d = (
@@ -368,7 +368,8 @@ def _display(track: Matrix, movie: Matrix) -> tuple[int, bool]:
     )
     if not math.hypot(a, c) or not math.hypot(b, d):
         return 0, False
-    return round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c)))), a * d - b * c < 0
+    degrees = round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c))))
+    return degrees, degrees != 0 and a * d - b * c < 0
 
 
 def check_data_references(data: bytes, track: Track, used: set[int]) -> None:

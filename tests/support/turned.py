@@ -23,7 +23,7 @@ MATRICES = {
     "half": (-1, 0, 0, -1),
     "three quarters": (0, -1, 1, 0),
 }
-MIRRORING = {"across": (-1, 0, 0, 1), "down": (1, 0, 0, -1), "transposed": (0, 1, 1, 0), "transverse": (0, -1, -1, 0)}
+MIRRORING = {"across": (-1, 0, 0, 1), "transposed": (0, 1, 1, 0), "transverse": (0, -1, -1, 0)}
 
 
 def turned_video(source: Path, target: Path, turn: str) -> Path:
