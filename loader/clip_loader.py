@@ -138,8 +138,6 @@ class ClipLoader:
             else [clips.pixels.changed(size, framing, rotation)]
         )
         own = [replace(part, threads=threads) for part in own]
-        if all(part == own[0] for part in own):
-            own = own[:1]
         pixels = own[0]
         facts = [part.picture_facts for part in own]
         self._pictures = facts[:1] if all(one == facts[0] for one in facts) else facts

@@ -244,10 +244,8 @@ def _shape_facts(video: dict[str, Any]) -> list[tuple[str, str]]:
         if video["is_vfr"] and video["min_gap_seconds"]:
             rate += f" on average, {rate_text(1 / video['max_gap_seconds'], 1 / video['min_gap_seconds'])}"
         facts.append(("rate", rate))
-    side = "clockwise" if turned < 0 else "counterclockwise"
-    facts.append(("rotation", f"{abs(turned)}° {side}" if turned else "none"))
-    width = f"{number_text(aspect, digits=4)} times as wide as high"
-    return [*facts, ("pixel shape", "square" if aspect == 1 else width)]
+    facts.append(("rotation", sheet.turn_text(turned) if turned else "none"))
+    return [*facts, ("pixel shape", "square" if aspect == 1 else sheet.pixel_shape_text(aspect))]
 
 
 HOST = "127.0.0.1"

@@ -342,12 +342,21 @@ def source_text(medium: Medium, rotation: Rotation) -> str:
     if medium.frame_count > 1 and seconds > 0:
         parts += [duration_text(seconds), f"{number_text(medium.frame_count / seconds, digits=4)} fps on average"]
     if medium.rotation_degrees:
-        side = "clockwise" if medium.rotation_degrees < 0 else "counterclockwise"
-        turn = f"{abs(medium.rotation_degrees)}° {side}"
+        turn = turn_text(medium.rotation_degrees)
         parts.append(f"turned {turn}" if rotation == "apply" else f"not turned {turn}, as players do")
     if medium.sample_aspect_ratio not in (None, 0, 1):
-        parts.append(f"pixels {number_text(medium.sample_aspect_ratio, digits=4)} times as wide as high")
+        parts.append(f"pixels {pixel_shape_text(medium.sample_aspect_ratio)}")
     return " · ".join(parts)
+
+
+def turn_text(degrees: int) -> str:
+    """Return a rotation as a text, such as "90° clockwise"."""
+    return f"{abs(degrees)}° {'clockwise' if degrees < 0 else 'counterclockwise'}"
+
+
+def pixel_shape_text(aspect: float) -> str:
+    """Return the width of a pixel divided by its height as a text, such as "1.333 times as wide as high"."""
+    return f"{number_text(aspect, digits=4)} times as wide as high"
 
 
 def view_text(clip: Clip) -> str:
