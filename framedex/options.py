@@ -120,7 +120,7 @@ def json_option(help_text: str = "Print one JSON object.") -> Decorator:
 
 
 def read_by(parse: Callable[[str], Any], hint: str = "") -> Callable[..., Any]:
-    """Return a click callback that parses the value of an option. The value None is not parsed.
+    """Return a click callback that parses the value of an option. An option that was not given stays None.
 
     Args:
         parse: The function that parses the value. It raises ValueError for a wrong value.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
-# For each reference: (difference of its picture order count to that of the current picture, whether the current picture
-# uses the reference).
+# For each reference: (its picture order count minus the count of the current picture, whether the current picture uses
+# the reference).
 Deltas = tuple[tuple[int, bool], ...]
 
 MAX_LONG_TERM = 32  # maximum of num_long_term_ref_pics_sps (7.4.3.2.1)
@@ -118,7 +118,7 @@ class References:
     """The references of one picture.
 
     Attributes:
-        short_term: the short-term references, identified by the difference of their picture order count to that of the
+        short_term: the short-term references, identified by their picture order count minus the count of the
             picture.
         long_term: (picture order count or its low bits, whether the count is complete, whether the picture uses the
             reference) for each long-term reference.

@@ -429,7 +429,7 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
 def _as_stored_if_mirrored(found: MediumFacts) -> MediumFacts:
     """Return a medium without its rotation, and with a remark, if its display matrix mirrors pictures.
 
-    The index has no column for mirroring, and pictures that were only rotated would not be those that players show.
+    The index has no column for mirroring, and players show other pictures than rotation alone would give.
     """
     if not found.is_mirrored:
         return found
