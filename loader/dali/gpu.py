@@ -65,8 +65,13 @@ class GpuDecoder:
         """Return the distinct frames of each video clip, uint8 [unique, H, W, 3]."""
         movies = [clip.movie for clip in clips if clip.movie is not None]
         packets = [movie.packets for movie in movies]
-        together = groups(packets, [clip.size for clip in clips], most_packets=self._movies.most_packets)
-        feeds = [movie_feed([packets[n] for n in group], [movies[n].wanted for n in group]) for group in together]
+        parts = [None if clip.cutout is None else clip.cutout.part for clip in clips]
+        kinds = [(clip.size, part) for clip, part in zip(clips, parts, strict=True)]
+        together = groups(packets, kinds, most_packets=self._movies.most_packets)
+        feeds = [
+            movie_feed([packets[n] for n in group], [movies[n].wanted for n in group], parts[group[0]])
+            for group in together
+        ]
         outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
         decoded = [tensor for output in outputs for tensor in tensors_of(output)]
         by_clip: dict[int, Tensor] = {}
@@ -77,7 +82,7 @@ class GpuDecoder:
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Return the distinct images of each clip of images, uint8 [unique, H, W, 3]."""
         counts = [len(clip.images) for clip in clips if clip.images is not None]
-        images = [{"image": image} for clip in clips for image in clip.images or ()]
+        images = [{"image": image} | _area(clip) for clip in clips for image in clip.images or ()]
         sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
         outputs = self._images.run(images, sizes)
         pictures = [picture for output in outputs for picture in tensors_of(output)]
@@ -85,6 +90,13 @@ class GpuDecoder:
         stacked = [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
         torch.cuda.current_stream().synchronize()  # before DALI's output, `pictures`, is deleted
         return stacked
+
+
+def _area(clip: Fetched) -> dict[str, NDArray[np.int32]]:
+    """Return the pipeline's inputs for the part of an image that is scaled: `start` (y, x) and `shape`, int32 [2]."""
+    whole = (0, 0), (clip.item["height"], clip.item["width"])
+    start, shape = (None if clip.cutout is None else clip.cutout.part) or whole
+    return {"start": np.array(start, np.int32), "shape": np.array(shape, np.int32)}
 
 
 def tensors_of(output: Any) -> list[Tensor]:

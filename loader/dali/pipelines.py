@@ -49,10 +49,20 @@ def _movies(scaled: bool) -> DataNode:
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
 def _images(scaled: bool) -> DataNode:
     images = fn.external_source(name="image", dtype=types.UINT8, ndim=1)
+    start, shape = _area_inputs()
     pictures = fn.decoders.image(
         images, device="mixed", output_type=types.RGB, adjust_orientation=False, jpeg_fancy_upsampling=True
     )
+    pictures = fn.slice(pictures, start=start, shape=shape, axes=[0, 1])
     return _scaled(pictures, _size_input()) if scaled else pictures
+
+
+def _area_inputs() -> tuple[DataNode, DataNode]:
+    """Return two pipeline inputs: the top left corner (y, x) and the (height, width) of a part of pictures."""
+    return (
+        fn.external_source(name="start", dtype=types.INT32, ndim=1),
+        fn.external_source(name="shape", dtype=types.INT32, ndim=1),
+    )
 
 
 def _movie_inputs() -> tuple[DataNode, ...]:
@@ -62,8 +72,7 @@ def _movie_inputs() -> tuple[DataNode, ...]:
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
         fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2),
         fn.external_source(name="offset", dtype=types.FLOAT, ndim=1),
-        fn.external_source(name="start", dtype=types.INT32, ndim=1),
-        fn.external_source(name="shape", dtype=types.INT32, ndim=1),
+        *_area_inputs(),
     )
 
 
@@ -224,7 +233,8 @@ class MovieDecoder(_Decoder):
 class ImageDecoder(_Decoder):
     """A decoder of JPEG files on the GPU, with at most `IMAGES_AT_ONCE` per run.
 
-    The pipeline has the input `image`, uint8 [bytes].
+    The pipeline has the inputs `image`, uint8 [bytes], and `start` and `shape`, int32 [2] each: the top left corner
+    (y, x) and the (height, width) of the part of the image that is delivered.
 
     Args:
         scaled: Whether each image is scaled to a size.

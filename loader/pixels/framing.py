@@ -462,9 +462,12 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
     Args:
         framing: The user's framing.
-        size: (height, width) of the clip's pictures (`picture_sizes`).
+        size: (height, width) of the clip's pictures as they are shown (`picture_sizes`).
         frames: The number of frames of the clip, with padding.
         draw: The source of random numbers.
+
+    Returns:
+        The cutout of pictures as they are shown. `Cutout.of_stored` converts it to stored pictures.
 
     Raises:
         FramedexError: A crop is larger than the scaled picture, the scaled picture would be too large, or the picture's
@@ -488,13 +491,8 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     is_flipped = framing.flip > 0 and draw.uniform("flip", 1)[0] < framing.flip
     if framing.scale is not None and framing.size is not None:
-        place, part = _random_part(framing.scale, framing.ratio or RATIO, size, draw)
-        sides = [  # (side of the scaled picture, begin of the part, side of the part) in pixels, for height and width
-            (round(full * to / own), round(at * to / own), to)
-            for full, to, at, own in zip(size, framing.size, place, part, strict=True)
-        ]
-        top, left = (min(at, whole - to) for whole, at, to in sides)
-        return Cutout(scaled=(sides[0][0], sides[1][0]), size=framing.size, windows=(Window(top, left, is_flipped),))
+        part = _random_part(framing.scale, framing.ratio or RATIO, size, draw)
+        return Cutout(scaled=framing.size, size=framing.size, windows=(Window(0, 0, is_flipped),), part=part)
     drawn = None
     if isinstance(framing.short_side, tuple):
         least, most = framing.short_side

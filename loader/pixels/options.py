@@ -237,9 +237,10 @@ class PixelOptions:
             FramedexError: The framing cannot be applied to pictures of this size.
         """
         heights, widths = picture_sizes(self.framing, StoredShapes.of(medium, frames), self.rotation)
+        shown, turns = (int(heights[0]), int(widths[0])), 0 if self.rotation == "stored" else medium.turns
         try:
-            cutout = cutout_of(self.framing, (int(heights[0]), int(widths[0])), frames, draw)
-            return cutout if self.rotation == "stored" else replace(cutout, turns=medium.turns)
+            cutout = cutout_of(self.framing, shown, frames, draw)
+            return cutout.of_stored(shown, (medium.height, medium.width), turns)
         except FramedexError as error:
             raise FramedexError(
                 error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy

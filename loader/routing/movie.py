@@ -34,6 +34,7 @@ from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets
 from framedex.indexer.bitstream.nal import join_annex_b, split_annex_b, split_length_prefixed
 from framedex.indexer.containers import packet_with
 from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.decoding.cutout import Size
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading import EncodedClip
 
@@ -456,29 +457,33 @@ MAX_PIXELS = 500_000_000  # pixels of a movie's frames: 1.5 GB of RGB, below the
 MovieFeed = dict[str, NDArray[Any]]  # the inputs of a DALI pipeline for one movie, by name
 
 
-def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
+def movie_feed(
+    movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]], part: tuple[Size, Size] | None = None
+) -> MovieFeed:
     """Join clips of one stream into one movie, and return the inputs of a DALI pipeline that decodes it.
 
     Args:
         movies: The clips.
         wanted: One int32 array per clip, the ascending numbers of the wanted frames in the clip.
+        part: ((top, left), (height, width)) of the wanted part of shown pictures. If None, they are returned whole.
 
     Returns:
         The inputs by name. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending numbers
             of the wanted frames in the movie. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map
             from the RGB values that DALI returns to the correct RGB values, both in 0…255. `start`, int32 [2], is the
-            top left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of
-            this rectangle.
+            top left corner (y, x) of the wanted part of a coded picture, and `shape`, int32 [2], is (height, width) of
+            this part.
     """
     picture, correction = movies[0].stream.picture, movies[0].correction
+    (top, left), shape = part or ((0, 0), (picture.shown_height, picture.shown_width))
     numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]
     return {
         "movie": joined_movie(movies),
         "wanted": np.concatenate(numbers).astype(np.int32),
         "matrix": np.ascontiguousarray(correction[:, :3]),
         "offset": np.ascontiguousarray(correction[:, 3]),
-        "start": np.array([picture.top, picture.left], np.int32),
-        "shape": np.array([picture.shown_height, picture.shown_width], np.int32),
+        "start": np.array([picture.top + top, picture.left + left], np.int32),
+        "shape": np.array(shape, np.int32),
     }
 
 

@@ -44,6 +44,8 @@ class Cutout:
         windows: The windows of the scaled and turned frames.
         is_stacked: Whether arrays have an axis of windows before the axis of frames. If False, there is one window.
         turns: The number of quarter turns counterclockwise, 0 to 3, by which frames are turned.
+        part: ((top, left), (height, width)) of the part of a picture that is scaled to `scaled_picture`, in pixels of
+            the picture before it is scaled and turned. If None, the whole picture is scaled.
     """
 
     scaled: Size
@@ -51,6 +53,7 @@ class Cutout:
     windows: tuple[Window, ...] = (Window(0, 0),)
     is_stacked: bool = False
     turns: int = 0
+    part: tuple[Size, Size] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -85,6 +88,24 @@ class Cutout:
         )
         return _turned((rows, columns), self.scaled, -self.turns)
 
+    def of_stored(self, shown: Size, stored: Size, turns: int) -> Cutout:
+        """Return the cutout for stored pictures, given a cutout for the pictures that players show.
+
+        The bounds of `part` become even, because most formats have one chroma sample for two rows or columns.
+
+        Args:
+            shown: (height, width) of shown pictures, to which `part` refers.
+            stored: (height, width) of stored pictures.
+            turns: The number of quarter turns counterclockwise from stored to shown pictures.
+        """
+        if self.part is None:
+            return replace(self, turns=turns)
+        upright = tuple(slice(at, at + side) for at, side in zip(*self.part, strict=True))
+        lying = _turned(upright, shown, -turns)  # type: ignore[arg-type]
+        of = shown[::-1] if turns % 2 else shown
+        spans = [_even(part, *sides) for part, *sides in zip(lying, of, stored, strict=True)]
+        return replace(self, turns=turns, part=tuple(zip(*spans, strict=True)))  # type: ignore[arg-type]
+
     def within(self, part: Part) -> Cutout:
         """Return the same windows with positions relative to a part of the scaled picture.
 
@@ -114,6 +135,20 @@ def whole(size: Size) -> Cutout:
 def _overlap(first: int, length: int, available: int) -> tuple[slice, slice]:
     begin, end = max(first, 0), max(min(first + length, available), max(first, 0))
     return slice(begin, end), slice(begin - first, end - first)
+
+
+def _even(span: slice, shown: int, stored: int) -> tuple[int, int]:
+    """Return (begin, length) of a span of rows or columns in a stored picture, with even bounds where possible.
+
+    Args:
+        span: The rows or columns of a shown picture.
+        shown: The number of rows or columns of the shown picture.
+        stored: The number of rows or columns of the stored picture.
+    """
+    begin, end = (2 * round(at * stored / shown / 2) for at in (span.start, span.stop))
+    begin = min(begin, (stored - 1) // 2 * 2)
+    end = stored if span.stop == shown else min(max(end, begin + 2), stored)
+    return begin, end - begin
 
 
 def _turned(part: Part, size: Size, turns: int) -> Part:
@@ -193,6 +228,22 @@ class Cropper:
     def __init__(self) -> None:
         self._crop = PictureFilter("crop")
 
+    def exact(self, picture: av.VideoFrame, part: Part) -> av.VideoFrame | None:
+        """Crop a picture to exactly this part. Return None if the part would not have whole samples of chroma.
+
+        The chroma of the part's outer pixels is interpolated without samples from outside of the part.
+        """
+        steps = _chroma_steps(picture)
+        if not _is_cut(picture) or any(
+            side.start % step or side.stop % step for side, step in zip(part, steps, strict=True)
+        ):
+            return None
+        return self._cropped(picture, *part)
+
+    def _cropped(self, picture: av.VideoFrame, rows: slice, columns: slice) -> av.VideoFrame:
+        width, height = columns.stop - columns.start, rows.stop - rows.start
+        return self._crop.filtered(picture, f"{width}:{height}:{columns.start}:{rows.start}:exact=1")
+
     def part(self, picture: av.VideoFrame, wanted: Part) -> tuple[av.VideoFrame, Part]:
         """Crop a picture to a part that contains the wanted rows and columns.
 
@@ -206,8 +257,7 @@ class Cropper:
         height, width = rows.stop - rows.start, columns.stop - columns.start
         if not _is_cut(picture) or height * width > WORTHWHILE * picture.height * picture.width:
             return picture, (slice(0, picture.height), slice(0, picture.width))
-        found = self._crop.filtered(picture, f"{width}:{height}:{columns.start}:{rows.start}:exact=1")
-        return found, (rows, columns)
+        return self._cropped(picture, rows, columns), (rows, columns)
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
@@ -222,10 +272,18 @@ def _is_cut(picture: av.VideoFrame) -> bool:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
-    # Number of luma rows of a frame in which each of its two fields has one chroma row: 4 for 4:2:0, 2 for 4:2:2.
-    rows = 2 * GRID // shape.chroma_height(GRID)
-    is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
+    is_even = is_even and not picture.height % _chroma_steps(picture)[0]
     return is_even and (shape.is_planar or len(shape.components) == 1)
+
+
+def _chroma_steps(picture: av.VideoFrame) -> tuple[int, int]:
+    """Return the numbers of rows and of columns that share a chroma sample.
+
+    In an interlaced picture, each of the two fields has chroma rows of its own. So 4 rows of 4:2:0, or 2 rows of 4:2:2,
+    contain one chroma row of each field.
+    """
+    rows, columns = GRID // picture.format.chroma_height(GRID), GRID // picture.format.chroma_width(GRID)
+    return rows * (2 if picture.interlaced_frame else 1), columns
 
 
 def _widened(wanted: slice, full: int) -> slice:

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,11 +24,13 @@ from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, bits_of
 from framedex.sharder.decoding.cutout import Cropper, Cutout, cut_into, whole
-from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
+from framedex.sharder.decoding.cutout import Part as Rectangle
+from framedex.sharder.decoding.rgb import DEEP_PACKED, PACKED, RgbConverter, kept_converter
 from framedex.sharder.reading import EncodedClip
 
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"
+Convert = Callable[[av.VideoFrame, int, int], NDArray[Any]]  # (picture, height, width) → [height, width, C]
 Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows relative to these pixels
 
 
@@ -140,10 +142,8 @@ class _ClipDecoder:
                 written. It is called only after the size of the picture was checked. If None, new arrays are allocated.
         """
         if self.clip.medium.kind == IMAGES:
-            for rank, data in encoded_images(self.clip, self.encoded):
-                rgb = _image_rgb(self.clip, data)
-                _check_size(self.clip, *rgb.shape[:2])
-                yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
+            for rank, rgb, _ in self._rgb_images(whole((height, width))):
+                yield rank, rgb.reshape(height, 3 * width)
             return
         converter = self.converter
         for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
@@ -159,28 +159,36 @@ class _ClipDecoder:
             cutout: The size to which pictures are scaled, and the wanted windows.
         """
         if self.clip.medium.kind == IMAGES:
-            size = cutout.scaled_picture
-            return ((rank, rows.reshape(*size, 3), cutout) for rank, rows in self.rgb_rows(*size))
+            return self._rgb_images(cutout)
         rows_of = self.converter.rows
         return self.parts(
             cutout, lambda picture, height, width: rows_of(picture, height, width).reshape(height, width, 3)
         )
 
-    def parts(self, cutout: Cutout, convert: Callable[[av.VideoFrame, int, int], NDArray[Any]]) -> Iterator[Part]:
-        """Convert and yield each wanted picture of a video. Pictures that are not scaled may be cropped first.
+    def _rgb_images(self, cutout: Cutout) -> Iterator[Part]:
+        for rank, data in encoded_images(self.clip, self.encoded):
+            rgb = _image_rgb(self.clip, data)
+            _check_size(self.clip, *rgb.shape[:2])
+            yield rank, resize_rgb(rgb[_scaled_part(self.clip, rgb.shape, cutout)], *cutout.scaled_picture), cutout
+
+    def parts(self, cutout: Cutout, convert: Convert) -> Iterator[Part]:
+        """Convert and yield each wanted picture of a video. Pictures may be cropped first.
 
         Args:
-            cutout: The size to which pictures are scaled, and the wanted windows.
-            convert: A function (picture, height, width) → [height, width, C] that converts and scales a picture.
+            cutout: The part that is scaled, the size to which it is scaled, and the wanted windows.
+            convert: A function that converts and scales a picture.
         """
         cropper, box = Cropper(), cutout.box()
         for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
             _check_size(self.clip, picture.height, picture.width)
             shown = cutout
-            if (picture.height, picture.width) == cutout.scaled_picture:
-                picture, place = cropper.part(picture, box)
-                shown = cutout.within(place)
             with _known_matrix(self.clip):
+                if cutout.part is not None:
+                    part = _scaled_part(self.clip, (picture.height, picture.width), cutout)
+                    picture = cropper.exact(picture, part) or _converted_part(picture, part, convert)
+                elif (picture.height, picture.width) == cutout.scaled_picture:
+                    picture, place = cropper.part(picture, box)
+                    shown = cutout.within(place)
                 pixels = convert(picture, *shown.scaled_picture)
             yield rank, pixels, shown
 
@@ -275,6 +283,27 @@ def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
     # Pixels of windows beyond the frame are never written, so they must also be zeros.
     frames[..., slice(None) if cutout.stands_out else clip.recipe.position == PAD, :, :, :] = 0
     return frames
+
+
+def _scaled_part(clip: Clip, picture: Sequence[int], cutout: Cutout) -> Rectangle:
+    """Return the rows and columns that are scaled, for a picture whose size may differ from the size of its medium.
+
+    Args:
+        clip: The clip.
+        picture: The height and width of the picture. Further elements are ignored.
+        cutout: The part of the medium's pictures that is scaled. If it has no part, the result is the whole picture.
+    """
+    height, width = picture[:2]
+    part = cutout.of_stored((clip.medium.height, clip.medium.width), (height, width), 0).part
+    if part is None:
+        return slice(0, height), slice(0, width)
+    return slice(part[0][0], part[0][0] + part[1][0]), slice(part[0][1], part[0][1] + part[1][1])
+
+
+def _converted_part(picture: av.VideoFrame, part: Rectangle, convert: Convert) -> av.VideoFrame:
+    """Convert a picture without scaling it, and return a part of the result as an RGB picture."""
+    pixels = np.ascontiguousarray(convert(picture, picture.height, picture.width)[part])
+    return av.VideoFrame.from_ndarray(pixels, format=PACKED if pixels.dtype == np.uint8 else DEEP_PACKED)
 
 
 @contextlib.contextmanager
@@ -471,12 +500,17 @@ def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[P
     converter = RgbConverter()
     for rank, data in encoded_images(clip, encoded):
         if _is_deep_png(data):
-            yield rank, converter.deep(_decode_png(clip, data), *cutout.scaled_picture), cutout
+            picture = _decode_png(clip, data)
+            if cutout.part is not None:
+                part = _scaled_part(clip, (picture.height, picture.width), cutout)
+                picture = _converted_part(picture, part, converter.deep)
+            yield rank, converter.deep(picture, *cutout.scaled_picture), cutout
             continue
-        rgb = _image_rgb(clip, data).astype(np.uint16) * 257  # 255 becomes 65535
-        if rgb.shape[:2] != cutout.scaled_picture:
-            rgb = converter.deep(av.VideoFrame.from_ndarray(rgb, format="rgb48le"), *cutout.scaled_picture)
-        yield rank, rgb, cutout
+        rgb = _image_rgb(clip, data)
+        deep = rgb[_scaled_part(clip, rgb.shape, cutout)].astype(np.uint16) * 257  # 255 becomes 65535
+        if deep.shape[:2] != cutout.scaled_picture:
+            deep = converter.deep(av.VideoFrame.from_ndarray(deep, format=DEEP_PACKED), *cutout.scaled_picture)
+        yield rank, deep, cutout
 
 
 def _image_rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:

@@ -139,14 +139,21 @@ def test_colours_are_within_a_few_of_65535_levels_of_the_formula(home: Path, nam
         assert np.abs(frame - np.clip(exact, 0, 1) * 65535).max() < 8
 
 
+@pytest.mark.parametrize(
+    "framing",
+    [
+        Framing(size=(64, 64), resize="fit"),
+        Framing(size=(64, 64), scale=(0.2, 0.6)),
+        Framing(size=(48, 48), scale=(0.1, 0.2)),
+    ],
+)
 @pytest.mark.parametrize("name", [*(f"{name}.mkv" for name in DEEP), "main10.mov", "grey", "colour"])
-def test_sixteen_bits_are_eight_bits_with_more_behind_them(home: Path, name: str) -> None:
+def test_sixteen_bits_are_eight_bits_with_more_behind_them(home: Path, name: str, framing: Framing) -> None:
     deep, plain = (ClipDataset(home / "D", dtype=dtype) for dtype in ("uint16", "uint8"))  # type: ignore[arg-type]
     number = clip_of(deep, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         away = np.abs(deep[number]["frames"] / 257.0 - plain[number]["frames"])
-        framing = Framing(size=(64, 64), resize="fit")
         scaled = np.abs(
             ClipDataset(home / "D", dtype="uint16", framing=framing)[number]["frames"] / 257.0
             - ClipDataset(home / "D", framing=framing)[number]["frames"]

@@ -162,21 +162,54 @@ def test_mirroring_does_not_move_the_crop() -> None:
 def test_random_resized_crops_have_areas_and_proportions_as_wanted() -> None:
     framing = Framing(size=(112, 112), scale=(0.08, 0.5))
     found = [framed(framing, VGA, clip=str(number)) for number in range(500)]
-    parts = np.array([[112 / scaled * own for scaled, own in zip(cutout.scaled, VGA, strict=True)] for cutout in found])
+    corners, parts = np.array([cutout.part for cutout in found]).transpose(1, 0, 2)
+    assert (corners >= 0).all()
+    assert (corners + parts <= VGA).all()
     shares = parts.prod(axis=1) / (480 * 640)
     ratios = parts[:, 1] / parts[:, 0]
     assert 0.078 < shares.min() < 0.1
     assert 0.45 < shares.max() < 0.51
     assert 0.74 < ratios.min() < 0.78
     assert 1.28 < ratios.max() < 1.35
-    assert len({cutout.windows for cutout in found}) > 400
+    assert len({tuple(corner) for corner in corners.tolist()}) > 400
+    assert {(cutout.scaled, cutout.windows) for cutout in found} == {((112, 112), (Window(0, 0),))}
     assert not any(cutout.stands_out for cutout in found)
 
 
 def test_where_no_random_part_fits_the_middle_is_taken() -> None:
     cutout = framed(Framing(size=(8, 8), scale=(0.9, 1.0), ratio=(1.0, 1.0)), (100, 1000))
-    assert cutout.scaled == (8, 80)
-    assert cutout.windows == (Window(0, 36),)
+    assert cutout.part == ((0, 450), (100, 100))
+
+
+@given(
+    shown=st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    aspect=st.sampled_from([0.5, 1.0, 4 / 3, 2.0]),
+    turns=st.integers(0, 3),
+    share=st.tuples(*[st.floats(0, 1)] * 4),
+)
+def test_parts_of_stored_pictures_have_even_bounds_near_the_shown_part(
+    shown: tuple[int, int], aspect: float, turns: int, share: tuple[float, float, float, float]
+) -> None:
+    begins = [int(one * (side - 1)) for one, side in zip(share[:2], shown, strict=True)]
+    sides = [1 + int(one * (side - begin - 1)) for one, side, begin in zip(share[2:], shown, begins, strict=True)]
+    cutout = Cutout(scaled=(8, 8), size=(8, 8), part=(tuple(begins), tuple(sides)))  # type: ignore[arg-type]
+    lying = shown[::-1] if turns % 2 else shown
+    stored = (lying[0], max(1, round(lying[1] / aspect)))
+    found = cutout.of_stored(shown, stored, turns)
+    assert found.part is not None
+    picture = np.zeros(shown, np.uint8)
+    picture[begins[0] : begins[0] + sides[0], begins[1] : begins[1] + sides[1]] = 1
+    rows, columns = np.nonzero(np.rot90(picture, -turns))
+    exact = [(rows.min(), rows.max() + 1), (columns.min(), columns.max() + 1)]
+    for (begin, end), of, side, at, length in zip(exact, lying, stored, *found.part, strict=True):
+        assert length >= 1
+        assert 0 <= at <= at + length <= side
+        assert at % 2 == 0
+        assert (at + length) % 2 == 0 or at + length == side
+        assert abs(at - begin * side / of) <= 1.01 or side - begin * side / of < 2
+        assert abs(at + length - end * side / of) <= 3
+    if stored == lying:
+        assert found.of_stored(stored, stored, 0).part == found.part  # for pictures of the medium's own size
 
 
 def test_a_crop_larger_than_the_frame_says_what_to_do() -> None:

@@ -84,6 +84,26 @@ def test_parts_of_two_fields_are_those_of_the_whole_picture(pixel_format: str) -
     assert fewer > 20
 
 
+@pytest.mark.parametrize("fields", [1, 2])
+@pytest.mark.parametrize("pixel_format", FORMATS + WHOLE)
+def test_exact_parts_have_the_inner_samples_of_the_whole_picture(pixel_format: str, fields: int) -> None:
+    cut = 0
+    for width, height in ((352, 288), (322, 174), (321, 173)):
+        picture = noise(width, height, pixel_format)
+        picture = interlaced(picture) if fields == 2 else picture
+        expected = rgb.RgbConverter(1, 1).picture(picture)
+        for top, left, bottom, right in ((0, 0, 64, 48), (16, 8, 80, 40), (34, 50, 62, 98), (100, 200, height, width)):
+            part = slice(top, bottom), slice(left, right)
+            found = Cropper().exact(picture, part)
+            if found is None:
+                continue
+            cut += 1
+            shown = rgb.RgbConverter(1, 1).picture(found)
+            assert shown.shape == (bottom - top, right - left, 3)
+            assert np.array_equal(shown[8:-8, 8:-8], expected[part][8:-8, 8:-8]), (width, part)
+    assert cut == 0 if pixel_format in WHOLE else cut >= 2
+
+
 def test_a_large_part_is_the_picture_itself() -> None:
     picture = noise(320, 240)
     assert Cropper().part(picture, (slice(0, 220), slice(4, 310)))[0] is picture
