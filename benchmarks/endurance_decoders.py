@@ -300,4 +300,4 @@ def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
         wanted = np.array([0, 3, 17], np.int32)
         movie = NO_MOVIE | {"movie": np.fromfile(path, np.uint8), "wanted": wanted}
         cost = ClipCost(codec="vp9", cpu=0.0, gpu=0.0)
-        yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=cost, size=(1, 1))
+        yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=cost, stored=(1, 1), size=(1, 1))

@@ -207,7 +207,9 @@ class ViewJoiner:
         item, frames, draw = self._dataset.blank(view, leading.item, self._pixels)
         if self._pixels.transform is not None:
             frames = sendable(self._pixels.finished(frames, draw))
-        return Fetched(number=ABSENT, item=item, cost=leading.cost, size=leading.size, frames=frames)
+        return Fetched(
+            number=ABSENT, item=item, cost=leading.cost, stored=leading.stored, size=leading.size, frames=frames
+        )
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
         """Return one batch from the values of each view and the values that all views share."""

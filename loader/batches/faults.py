@@ -52,6 +52,7 @@ class Fetched:
         number: number of the clip.
         item: the clip's item without frames.
         cost: the estimated times of decoding the clip.
+        stored: (height, width) of the medium's pictures.
         size: (height, width) to which a GPU scales pictures.
         frames: the frames, if a worker decoded them: uint8 [F, H, W, 3], [crops, F, H, W, 3] if a clip has several
             crops, or the result of the dataset's transform.
@@ -69,6 +70,7 @@ class Fetched:
     number: int
     item: dict[str, Any]
     cost: ClipCost
+    stored: Size
     size: Size
     frames: Any = None
     movie: NvdecClip | None = None

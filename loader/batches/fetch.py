@@ -146,6 +146,7 @@ class Fetcher:
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.extra_values(clip) | describe(clip),
+            stored=(clip.medium.height, clip.medium.width),
             size=cutout.scaled_picture,
             cutout=None if cutout.is_whole else cutout,
             cost=clip_cost(clip),

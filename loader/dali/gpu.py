@@ -94,8 +94,7 @@ class GpuDecoder:
 
 def _area(clip: Fetched) -> dict[str, NDArray[np.int32]]:
     """Return the pipeline's inputs for the part of an image that is scaled: `start` (y, x) and `shape`, int32 [2]."""
-    whole = (0, 0), (clip.item["height"], clip.item["width"])
-    start, shape = (None if clip.cutout is None else clip.cutout.part) or whole
+    start, shape = (None if clip.cutout is None else clip.cutout.part) or ((0, 0), clip.stored)
     return {"start": np.array(start, np.int32), "shape": np.array(shape, np.int32)}
 
 

@@ -11,4 +11,4 @@ from framedex.loader.routing.balance import ClipCost
 def fetched_clip(**parts: Any) -> Fetched:
     """Return a fetched clip with these parts; nobody asks for the others."""
     cost = ClipCost(codec="h264", cpu=0.0, gpu=0.0)
-    return Fetched(**{"number": 0, "item": {}, "cost": cost, "size": (16, 16)} | parts)
+    return Fetched(**{"number": 0, "item": {}, "cost": cost, "stored": (16, 16), "size": (16, 16)} | parts)
