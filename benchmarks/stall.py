@@ -1,0 +1,291 @@
+"""How fast a training step runs on the clips that a loader delivers, beside its speed on clips that are already there.
+
+A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops 90 %
+of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
+with batches that the step takes ("fed"), and in another process whose batches nobody takes, beside a step on batches
+that are already there. An epoch has 100,000 clips, so that neither its begin nor its end is measured.
+
+The fields of a row:
+- `own`: clips/s of the step on batches that are already there.
+- `alone`: clips/s of the loader without a step.
+- `fed`, `waiting`, `thread_ms`: clips/s of the step on loaded batches, the share of the time that it waits for them,
+  and the milliseconds of the trainer's threads (all but the step's own) a batch in the loader's code.
+- `beside`, `loader_beside`: clips/s of the step, and of the loader, in two processes.
+- `gpu_mib`, `host_mib`: memory of the GPU that is taken, and of this process and its children, while the step is fed.
+
+usage: python -m benchmarks.stall FOLDER --out RESULTS [--model masked] [--way auto] [--seconds 6] [--repeats 3]
+       (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; datasets are made in it)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.row_file import Row, RowFile
+from benchmarks.training import BATCH, FRAMES, SIZE, dataset_path, environment_of, prepare_all
+from framedex import ClipDataset, ClipLoader, ClipSampler
+
+FORMAT, SAMPLING = "340x256 GOP 30", "16 consecutive"
+KEPT = {"masked": 0.1, "fine": 1.0}  # the share of the tokens that a model sees
+LOADERS = {"cpu": 12, "gpu": 8, "auto": 12}  # num_workers of ClipLoader, by decode=
+OTHERS = ("dataloader", "torchcodec")
+OTHER_WORKERS = 14
+TOKENS, WIDTH, HEADS, CLASSES = 1568, 768, 12, 400
+WARM_UP = 40  # batches that are not measured
+EPOCH = 100_000  # clips
+MIB = 1 << 20
+Loader = tuple[Iterator[Any], Callable[[], None]]  # frames of batches, and a function that ends the loader
+
+
+class Vit(nn.Module):
+    """A ViT-B with patches of 2 × 16 × 16, which may see a random share of the tokens.
+
+    Args:
+        kept: The share of the tokens.
+        layers: The number of layers, 12 in a ViT-B.
+    """
+
+    def __init__(self, kept: float, layers: int) -> None:
+        super().__init__()
+        self._kept = round(TOKENS * kept)
+        self.patches = nn.Conv3d(3, WIDTH, (2, 16, 16), (2, 16, 16))
+        self.places = nn.Parameter(torch.zeros(1, TOKENS, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        tokens = self.patches(frames).flatten(2).transpose(1, 2) + self.places
+        if self._kept < TOKENS:
+            tokens = tokens[:, torch.randperm(TOKENS, device=tokens.device)[: self._kept]]
+        found: torch.Tensor = self.head(self.body(tokens).mean(1))
+        return found
+
+
+class Trainer:
+    """A model with its optimizer, whose step is timed."""
+
+    def __init__(self, kept: float, layers: int, seconds: float) -> None:
+        torch.manual_seed(0)
+        self._model, self._seconds = Vit(kept, layers).cuda(), seconds
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), 1e-4, fused=True)
+
+    def step(self, frames: torch.Tensor) -> None:
+        """Train on frames, uint8 [clips, F, H, W, 3]."""
+        inputs = frames.permute(0, 4, 1, 2, 3).to(torch.bfloat16).div_(127.5).sub_(1)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = self._model(inputs.contiguous()).float().square().mean()
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def rate(self, batches: Iterator[Any], begun: Callable[[], None] = lambda: None) -> Row:
+        """Return clips/s of the step, the share of the time that it waits, and the time of this thread a batch.
+
+        Args:
+            batches: The frames of batches, on the GPU or the CPU.
+            begun: A function that is called when the measurement begins, after the batches that are not measured.
+        """
+        for frames in itertools.islice(batches, WARM_UP):
+            self.step(frames.cuda(non_blocking=True))
+        torch.cuda.synchronize()
+        begun()
+        first, count, waited, busy = time.perf_counter(), 0, 0.0, 0.0
+        while time.perf_counter() - first < self._seconds:
+            before, own = time.perf_counter(), time.thread_time()
+            frames = next(batches).cuda(non_blocking=True)
+            waited, busy = waited + time.perf_counter() - before, busy + time.thread_time() - own
+            self.step(frames)
+            count += 1
+        torch.cuda.synchronize()
+        taken = time.perf_counter() - first
+        return {
+            "clips": round(count * BATCH / taken, 1),
+            "waiting": round(waited / taken, 3),
+            "thread_ms": round(1000 * busy / count, 3),
+        }
+
+
+def there() -> Iterator[torch.Tensor]:
+    """Yield frames that are already on the GPU."""
+    return itertools.repeat(torch.randint(0, 255, (BATCH, FRAMES, *SIZE, 3), dtype=torch.uint8, device="cuda"))
+
+
+def loaded(path: Path, way: str) -> Loader:
+    """Begin a way of loading clips of a dataset."""
+    dataset = ClipDataset(path, size=SIZE)
+    sampler = ClipSampler(dataset, weights=np.ones(len(dataset)), length=EPOCH, seed=1)
+    if way in LOADERS:
+        loader = ClipLoader(
+            dataset,
+            batch_size=BATCH,
+            device="cuda",
+            decode=way,
+            num_workers=LOADERS[way],
+            sampler=sampler,  # type: ignore[arg-type]
+        )
+        return (batch["frames"] for batch in loader), loader.close
+    clips = torch.utils.data.DataLoader(
+        Torchcodec(dataset) if way == "torchcodec" else Frames(dataset),
+        batch_size=BATCH,
+        sampler=sampler,
+        num_workers=OTHER_WORKERS,
+        pin_memory=True,
+        prefetch_factor=4,
+        multiprocessing_context="forkserver",
+    )
+    return iter(clips), lambda: None
+
+
+class Frames(torch.utils.data.Dataset[Any]):
+    """The frames of a ClipDataset, for a DataLoader."""
+
+    def __init__(self, clips: ClipDataset) -> None:
+        self._clips = clips
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def __getitem__(self, number: int) -> Any:
+        return torch.from_numpy(self._clips[number]["frames"])
+
+
+class Torchcodec(torch.utils.data.Dataset[Any]):
+    """The same frames by torchcodec, which opens the video for each clip."""
+
+    def __init__(self, clips: ClipDataset) -> None:
+        first = clips.clip(0)
+        self._video = str(Path(clips.manifest.header.root) / first.medium.path)
+        self._frames = [clips.clip(number).frames.tolist() for number in range(len(clips))]
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, number: int) -> Any:
+        from torchcodec.decoders import VideoDecoder
+
+        torch.set_num_threads(1)
+        decoder = VideoDecoder(self._video, seek_mode="approximate", num_ffmpeg_threads=1)
+        frames = decoder.get_frames_at(self._frames[number]).data.float()
+        return nn.functional.interpolate(frames, SIZE, mode="bilinear", antialias=True).byte().permute(0, 2, 3, 1)
+
+
+def _discard(path: Path, way: str, pipe: Any) -> None:
+    """Load batches and drop them. Send "ready" after the first ones, and clips/s between two messages that arrive."""
+    frames, close = loaded(path, way)
+    for batch in itertools.islice(frames, WARM_UP):
+        batch.cuda(non_blocking=True)
+    pipe.send("ready")
+    count, first = 0, None
+    for batch in frames:
+        batch.cuda(non_blocking=True)
+        count += 1
+        if pipe.poll():
+            pipe.recv()
+            torch.cuda.synchronize()
+            if first is not None:
+                pipe.send(round(count * BATCH / (time.perf_counter() - first), 1))
+                break
+            count, first = 0, time.perf_counter()
+    close()
+
+
+@contextlib.contextmanager
+def elsewhere(path: Path, way: str) -> Iterator[Any]:
+    """Run a loader in another process whose batches nobody takes. Yield the pipe of `_discard`."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_discard, args=(path, way, theirs))
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield ours
+    finally:
+        ours.close()
+        process.join(20)
+        process.kill()
+
+
+def measure(trainer: Trainer, path: Path, way: str, seconds: float) -> Row:
+    """Return a row of one way."""
+    row: Row = {"own": trainer.rate(there())["clips"]}
+    frames, close = loaded(path, way)
+    begun = time.perf_counter()
+    first = next(frames)
+    row["first_batch"] = round(time.perf_counter() - begun, 2)
+    memory: Row = {}
+    fed = trainer.rate(itertools.chain([first], frames), lambda: memory.update(memory_in_use()))
+    close()
+    row |= {"fed": fed.pop("clips"), "share": round(fed["waiting"], 3)} | fed | memory
+    row["share"] = round(row["fed"] / row["own"], 3)
+    with elsewhere(path, way) as pipe:
+        pipe.send("begin")
+        time.sleep(seconds)
+        pipe.send("end")
+        row["alone"] = pipe.recv()
+    with elsewhere(path, way) as pipe:
+        row["beside"] = trainer.rate(there(), lambda: pipe.send("begin"))["clips"]
+        pipe.send("end")
+        row["loader_beside"] = pipe.recv()
+    return row
+
+
+def memory_in_use() -> Row:
+    """Return the memory in use of the GPU, and of this process and its descendants, each in MiB."""
+    free, total = torch.cuda.mem_get_info()
+    children = list(map(int, _descendants(multiprocessing.current_process().pid or 0)))
+    return {"gpu_mib": (total - free) // MIB, "host_mib": round(sum(map(_own_share, children)))}
+
+
+def _descendants(process: int) -> Iterable[int]:
+    yield process
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield from _descendants(int(child))
+
+
+def _own_share(process: int) -> float:
+    """Return the resident memory of a process in MiB, in which shared pages are divided among their users."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", action="append", default=[], choices=list(KEPT))
+    parser.add_argument("--way", action="append", default=[], choices=[*LOADERS, *OTHERS])
+    parser.add_argument("--layers", type=int, default=12, help="of the masked model; the other has 12")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    folder = options.folder.absolute()
+    setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "workers": LOADERS, "layers": options.layers}
+    rows = RowFile(options.out, environment_of("cuda", "nvidia-dali-cuda120", "torch", "torchcodec"), setup)
+    prepare_all(folder, [FORMAT])
+    path = dataset_path(folder, FORMAT, SAMPLING)
+    for model in options.model or list(KEPT):
+        trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12, options.seconds)
+        for repeat, way in itertools.product(range(options.repeats), options.way or [*LOADERS, *OTHERS]):
+            key = {"model": model, "way": way, "repeat": repeat}
+            if not rows.has(**key):
+                rows.add(key | measure(trainer, path, way, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
