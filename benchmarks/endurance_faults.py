@@ -121,7 +121,7 @@ def run_killed(
     while tally.batches < batches:
         for batch in loader:
             tally.see(batch, set())
-            running = loader._supply.pool.process_ids
+            running = loader._batches.process_ids
             if tally.batches % every == 0 and running:
                 os.kill(running[killed % len(running)], signal.SIGKILL)
                 killed += 1

@@ -92,7 +92,7 @@ def gpu_facts() -> dict[str, float]:
 def sample(loader: ClipLoader, *, gpu: bool) -> dict[str, float]:
     """Return what this process, its workers and the GPU hold at this moment."""
     own = process_facts(os.getpid())
-    workers = [process_facts(process) for process in loader._supply.pool.process_ids]
+    workers = [process_facts(process) for process in loader._batches.process_ids]
     facts = {"host_mib": own["mib"]} | {name: own[name] for name in ("open_files", "results_open", "threads")}
     facts |= {f"workers_{name}": sum(worker[name] for worker in workers) for name in ("mib", "open_files", "threads")}
     return facts | {"processes": len(workers)} | (gpu_facts() if gpu else {})

@@ -61,10 +61,10 @@ def cpu_seconds(processes: list[int]) -> float:
 
 def epoch(loader: ClipLoader) -> tuple[float, float]:
     """Load all clips; return (seconds, CPU seconds of the workers)."""
-    before, begun = cpu_seconds(loader._supply.pool.process_ids), time.perf_counter()
+    before, begun = cpu_seconds(loader._batches.process_ids), time.perf_counter()
     for _ in loader:
         pass
-    return time.perf_counter() - begun, cpu_seconds(loader._supply.pool.process_ids) - before
+    return time.perf_counter() - begun, cpu_seconds(loader._batches.process_ids) - before
 
 
 class _Bytes:

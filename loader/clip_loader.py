@@ -5,22 +5,20 @@ is known to give the exact frames.
 """
 
 import collections
-import itertools
-import os
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_unit, placed
-from framedex.loader.batches.faults import Fault, Fetched, OnError
+from framedex.loader.batches.batch_queue import Batches, BatchQueue, BatchSetup
+from framedex.loader.batches.faults import OnError
+from framedex.loader.batches.feeder import FedBatches, UnsendableError
 from framedex.loader.batches.fetch import FetchOptions
-from framedex.loader.batches.frames import Collate, Finish, Frames, LoaderOptions, Normalize, check_pixels
-from framedex.loader.batches.maker import Batch, BatchMaker
-from framedex.loader.batches.supply import ClipSupply
+from framedex.loader.batches.frames import Collate, Finish, LoaderOptions, Normalize, check_pixels
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
@@ -29,13 +27,12 @@ from framedex.loader.order.order import PICTURES, UNKNOWN_SIZE, given_groups, gr
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Layout, without_pictures
-from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import Colour
-from framedex.loader.routing.routes import Share, fixed_share, is_on_cpu
+from framedex.loader.routing.routes import Share, fixed_share
 from framedex.sharder.decoding.video import Size
 
-DALI_THREADS = 8  # maximum number of DALI's CPU threads; more threads hardly help, and workers need the cores
+LOG = logging.getLogger("framedex.loader")
 
 
 class ClipLoader:
@@ -131,7 +128,7 @@ class ClipLoader:
                     remedy="use a BucketSampler, or add one of these attributes to the sampler",
                 )
             batch_size = largest or UNKNOWN_SIZE
-        clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
+        clips = dataset.clips if isinstance(dataset, MultiViewDataset) else dataset
         own = (
             clips.pixels_with(size, framing, rotation)
             if isinstance(clips, ConcatClips)
@@ -182,32 +179,26 @@ class ClipLoader:
             if batch_sampler is None
             else partial(given_groups, clips=len(dataset), largest=largest)
         )
-        share = fixed_share(device, decode, cpu_share, num_workers)
-        self._division: Balance | float = Balance() if share is None else share
-        self._begun = 0  # number of batches begun in all iterations, which is the unique key of the newest batch
         # A clip is replaced by a clip of the same bucket or the same dataset, so that the shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
-        self._supply = ClipSupply(
-            clips,
-            FetchOptions(
+        setup = BatchSetup(
+            clips=clips,
+            fetching=FetchOptions(
                 pixels=own,
                 ends=clips.cumulative_sizes if isinstance(clips, ConcatClips) else (),
                 colour=colour,
                 caps=driver_support(device_id) if device == "gpu" else None,
             ),
-            options,
+            options=options,
+            finish=finish,
+            share=fixed_share(device, decode, cpu_share, num_workers),
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
-        )
-        self.report = self._supply.report
-        self._maker = BatchMaker(
-            self._supply,
-            _frames(finish, options, clips=batch_size * views),
-            options,
-            balance=self._division if isinstance(self._division, Balance) else None,
             views=ViewJoiner(dataset, options) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
+            to_torch=output == "torch",
         )
-        self._asked = 0  # number of clips requested in this iteration
+        self._batches = _batches(setup)
+        self.report = self._batches.report
         self._ended: int | None = None  # the epoch if its last batch was delivered, but the iteration goes on
 
     def __len__(self) -> int:
@@ -227,23 +218,22 @@ class ClipLoader:
             self._order.set_epoch(self._ended + 1)
         self._ended = None
         groups, ahead = self._groups(iter(self._source)), self._options.ahead
-        self._asked = 0
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
             self.dataset.set_epoch(self._order.epoch)  # used by clips that are planned on access, and by random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
             self.dataset.set_epoch(wrapped.next_epoch)  # a torch BatchSampler begins the epoch at its first batch
-        waiting: collections.deque[Batch] = collections.deque()
+        waiting: collections.deque[int] = collections.deque()  # number of clips of each batch, without padding
         try:
-            for numbers, padding in groups:
-                waiting.append(self._begin(numbers, padding))
+            for items, padding in groups:
+                self._batches.begin(items, padding)
+                waiting.append(len(items) - padding)
                 if len(waiting) > ahead:
                     yield self._deliver(waiting.popleft())
             while waiting:
                 yield self._deliver(waiting.popleft())
         finally:
-            for batch in waiting:
-                self._maker.cancel(batch)
+            self._batches.clear()
         self._ended = None
         if self._order is not None:
             self._order.set_epoch(self._order.epoch + 1)
@@ -255,8 +245,7 @@ class ClipLoader:
 
     def close(self) -> None:
         """Stop the threads and the worker processes."""
-        self._maker.close()
-        self._supply.close()
+        self._batches.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last delivered batch, with which a later run can continue.
@@ -289,46 +278,26 @@ class ClipLoader:
             )
         return self._order
 
-    def _begin(self, items: list[int], padding: int) -> Batch:
-        """Request the clips of a batch."""
-        self._begun += 1
-        numbers = items
-        views: list[dict[str, int]] | None = None
-        if isinstance(self.dataset, MultiViewDataset):
-            numbers, views = [], []
-            for of_item in map(self.dataset.numbers, items):
-                views.append(dict(zip(of_item, itertools.count(len(numbers)), strict=False)))
-                numbers += of_item.values()
-        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers), views=views)
-        self._maker.begin(batch)
-        return batch
-
-    def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
-        """Request clips from workers.
-
-        The clips are divided between GPU and workers in fixed shares, or so that each clip is decoded where it would be
-        finished first.
-        """
-        first, self._asked = self._asked, self._asked + len(numbers)
-        division = self._division
-        if isinstance(division, Balance):
-            division.begin(self._begun)
-            return [self._supply.submit_balanced(number, division, self._begun) for number in numbers]
-        on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
-        futures: dict[int, Future[Fetched | Fault]] = {}
-        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # clips for the GPU first
-            futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
-        return [futures[place] for place in range(len(numbers))]
-
-    def _deliver(self, batch: Batch) -> dict[str, Any]:
+    def _deliver(self, clips: int) -> dict[str, Any]:
         begun = time.perf_counter()
-        made = self._maker.result(batch)
+        batch = self._batches.take()
         self.report.add_seconds(waiting=time.perf_counter() - begun)
-        self._count_delivered(clips=batch.items - batch.padding, batches=1)
+        self._count_delivered(clips=clips, batches=1)
         least = self._options.batch_size if self._options.last == "drop" else 1  # minimum size of the next batch
         if self._order is not None and self._order.remaining < least:
             self._ended = self._order.epoch
-        return made()
+        return batch
+
+
+def _batches(setup: BatchSetup) -> Batches:
+    """Return the object that makes batches: with workers, in a process of its own if the setup can be sent to one."""
+    if not setup.options.num_workers:
+        return BatchQueue(setup)
+    try:
+        return FedBatches(setup)
+    except UnsendableError as error:
+        LOG.warning("batches are made in this process, because another process cannot get what it needs: %s", error)
+        return BatchQueue(setup)
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
@@ -342,34 +311,4 @@ def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
         found=type(dataset).__name__,
         allowed="ClipDataset, MultiViewDataset, ConcatClips, torch's ConcatDataset",
         remedy="to load only some clips of a dataset, pass their numbers as sampler=",
-    )
-
-
-def _frames(finish: Finish, options: LoaderOptions, *, clips: int) -> Frames:
-    """Return the object for the loader's last stage, which makes batches on the device.
-
-    Args:
-        finish: The options for finishing frames and audio.
-        options: The options of ClipLoader.
-        clips: The number of clips in a batch, where each view of an item counts as one clip.
-    """
-    threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
-    if options.device == "cpu":
-        if finish.transform is None and finish.audio_transform is None:
-            return Frames(finish)
-        from framedex.loader.dali.pipelines import transformers  # needs DALI
-
-        transformer, audio = transformers(
-            finish.transform, finish.audio_transform, batch_size=clips, threads=threads, device_id=None
-        )
-        return Frames(finish, transformer=transformer, audio=audio)
-    from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
-
-    return GpuFrames(
-        finish,
-        device_id=options.device_id,
-        batch_size=clips,
-        in_progress=clips * (options.ahead + 1),
-        threads=threads,
-        scaled=any(framing.scales for framing in options.framings),
     )

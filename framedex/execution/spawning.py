@@ -13,6 +13,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import re
 import secrets
 import signal
 import sys
@@ -22,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from multiprocessing import context
 from typing import Any
 
-MAIN = b"__main__"
+MAIN = re.compile(rb"__(mp_)?main__")  # the main module, as the first process and spawned ones name it
 SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # names of environment variables
 _lock = threading.RLock()
 
@@ -56,7 +57,7 @@ def spawning(handed_over: object) -> context.SpawnContext:
     single thread.
     """
     try:
-        needs_main = MAIN in pickle.dumps(handed_over)
+        needs_main = MAIN.search(pickle.dumps(handed_over)) is not None
     except Exception:  # the error will be reported when the object is sent to a process
         needs_main = True
     return _Context() if needs_main else _ContextWithoutMain()

@@ -198,6 +198,10 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
     return found
 
 
+# With workers, the number of batches that may wait in the trainer's process while the batches after them are made.
+ARRIVED = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
     """The options of ClipLoader for decoding clips and making batches.
@@ -262,9 +266,10 @@ class LoaderOptions:
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
+        arrived = ARRIVED if self.num_workers else 0
         is_small = all(framing.scales or framing.crop is not None for framing in self.framings)
         clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
-        return max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
+        return arrived + max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
 
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]

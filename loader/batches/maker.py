@@ -179,6 +179,7 @@ class BatchMaker:
         balance: The object that divides clips between GPU and workers by their speeds. None if the division is fixed.
         views: An object that joins the views of an item. If None, each clip is an item.
         as_lists: The keys whose values are a list in each batch, even if they are numbers or arrays.
+        to_torch: Whether arrays become torch tensors.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class BatchMaker:
         balance: Balance | None,
         views: JoinsViews | None = None,
         as_lists: frozenset[str] = frozenset(),
+        to_torch: bool = False,
     ) -> None:
         self._views, self._as_lists = views, as_lists
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
@@ -197,7 +199,7 @@ class BatchMaker:
         if options.device == "gpu":
             self._threads = ThreadPoolExecutor(options.ahead + 1, thread_name_prefix="framedex-batch")
         self._gpu = DecodingThreads(frames, supply, balance, replaceable=views is None)  # no threads without decoders
-        self._as_torch = tensor_maker() if options.output == "torch" else None
+        self._as_torch = tensor_maker() if to_torch else None
 
     def begin(self, batch: Batch) -> None:
         """If threads make batches, start a thread that makes this batch while its clips arrive."""

@@ -105,6 +105,19 @@ class WorkerPool(Generic[Task, Result]):
         finally:
             self._idle.put(worker)
 
+    def start(self) -> None:
+        """Begin to start all processes. Otherwise, each process starts with its first task."""
+        if self._threads is not None:
+            for _ in self._workers:
+                self._threads.submit(self._start_one)
+
+    def _start_one(self) -> None:
+        worker = self._idle.get()
+        try:
+            worker.start(self._timeout)
+        finally:
+            self._idle.put(worker)
+
     @property
     def process_ids(self) -> list[int]:
         """The process ids of the running workers."""
@@ -139,8 +152,7 @@ class _Worker:
         return None if self._process is None else self._process.pid
 
     def call(self, task: object, answer: Answer | None, timeout: float) -> Any:
-        if self._process is None:
-            self._start(timeout)
+        self.start(timeout)
         connection = self._connection
         try:
             connection.send((task, answer is not None))
@@ -165,7 +177,10 @@ class _Worker:
             raise result
         return result
 
-    def _start(self, timeout: float) -> None:
+    def start(self, timeout: float) -> None:
+        """Start the process if it is not running. `timeout` is the time limit of each read and write, in seconds."""
+        if self._process is not None:
+            return
         self._connection, theirs = self._context.Pipe()
         # Each read and write of the connection has a time limit, because a worker may be stopped in the middle of its
         # answer.
@@ -272,6 +287,7 @@ class ClipSupply:
         fetching: The options for reading and decoding clips.
         options: The options of ClipLoader. If `num_workers` is 0, this process fetches clips.
         replacements: A function that draws clips to replace a clip. If None, they are drawn from all clips.
+        own_code: Whether workers run only framedex's code, so that they need not import pandas.
 
     Attributes:
         report: The counters of the loader, with the faults of clips.
@@ -283,10 +299,10 @@ class ClipSupply:
         fetching: FetchOptions,
         options: LoaderOptions,
         replacements: Replacements | None = None,
+        *,
+        own_code: bool = False,
     ) -> None:
         self.dataset = dataset
-        # Workers run the user's code if there is a transform, or if the dataset's class is the user's own subclass.
-        own_code = options.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )

@@ -6,10 +6,10 @@ copied, and the output is deleted after the copies are complete.
 """
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from framedex.core.limits import GIBIBYTE
-from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
+from framedex.loader.batches.on_gpu import check_cuda, finished_frames
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
-from framedex.loader.pixels.options import CHANNEL_AXIS
-from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import groups, movie_feed
 from framedex.records.clip import PAD
 from framedex.sharder.decoding.cutout import cut_into
@@ -149,32 +147,6 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
 )
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-def check_cuda(device_id: int) -> None:
-    """Raise FramedexError if torch cannot use the GPU with this number."""
-    if torch.version.cuda is None:
-        raise _unusable(
-            f"torch {torch.__version__}, a build without CUDA",
-            "install a build of torch with CUDA, or use device='cpu'",
-        )
-    if not torch.cuda.is_available():
-        hidden = f"{VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else None
-        reason = driver_support(0).reason or hidden or "no GPU that torch can use"
-        raise _unusable(reason, "check that nvidia-smi lists a GPU, or use device='cpu'")
-    count = torch.cuda.device_count()
-    if device_id >= count:
-        raise FramedexError(
-            "there is no such GPU",
-            found=f"cuda:{device_id}",
-            allowed="cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}",
-            remedy=f"choose an allowed GPU; {VISIBLE} sets the GPUs that a process can use",
-        )
-
-
-def _unusable(found: str, remedy: str) -> FramedexError:
-    return FramedexError("decoding on a GPU needs an NVIDIA GPU that torch can use", found=found, remedy=remedy)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -260,7 +232,7 @@ class GpuFrames(Frames):
 
     def given(self, clip: Fetched) -> Tensor:
         """Copy the frames that a worker decoded to the GPU."""
-        # torch has few operations for uint16 on a GPU, so uint16 samples are handled as int16 until `_one` returns.
+        # torch has few operations for uint16 on a GPU, so uint16 samples are int16 until `finished_frames` returns.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)
 
@@ -269,7 +241,7 @@ class GpuFrames(Frames):
         if self._transformer is not None:
             self._stream.synchronize()  # DALI reads these frames on another stream
             frames = owned_tensors(self._transformer.run(frames))
-        return collated("frames", frames, self._finish.collate, self._one)
+        return collated("frames", frames, self._finish.collate, partial(finished_frames, finish=self._finish))
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Transform a batch's audio, remove it from the items, and return it as {"audio": …}.
@@ -280,15 +252,6 @@ class GpuFrames(Frames):
             return {}
         clips = owned_tensors(self._audio.run([item.pop("audio") for item in items]))
         return {"audio": collated("audio", clips, self._finish.collate, lambda clip: clip)}
-
-    def _one(self, frames: Tensor) -> Tensor:
-        if self._finish.normalize is not None:
-            scale, offset = (torch.from_numpy(values).to(self._device) for values in self._finish.scale_and_offset())
-            wide = frames.to(torch.int32) & 0xFFFF if frames.dtype == torch.int16 else frames
-            frames = torch.addcmul(offset, wide.float(), scale)
-        axis = CHANNEL_AXIS[self._finish.layout]
-        frames = frames if axis == -1 else frames.movedim(-1, axis).contiguous()
-        return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:

@@ -129,7 +129,7 @@ def test_a_view_that_no_decoder_takes_is_not_replaced_alone(indexed: Path, tmp_p
     views = MultiViewDataset(ClipDataset(tmp_path / "D", root=tmp_path / "MEDIA"))
     loader = ClipLoader(views, batch_size=2, on_error="replace")
     gone = views.numbers(4)["left"]
-    assert loader._supply.decoded_by_cpu(gone, replaceable=False) is None
+    assert loader._batches.supply.decoded_by_cpu(gone, replaceable=False) is None  # type: ignore[attr-defined]
 
 
 def test_shared_columns_are_those_of_the_clock_in_each_item_that_has_it(dataset: Path) -> None:

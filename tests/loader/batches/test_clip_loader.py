@@ -168,12 +168,12 @@ def test_a_killed_worker_costs_nothing_but_time(movable: Path) -> None:
         assert_right(batch)
         seen += labels(batch)
         if number in (1, 4):
-            os.kill(loader._supply.pool.process_ids[0], signal.SIGKILL)
+            os.kill(loader._batches.process_ids[0], signal.SIGKILL)
     assert seen == list(range(CLIPS))
     assert loader.report.retried["crash"] >= 1
     assert not loader.report.failures
     loader.close()
-    assert not loader._supply.pool.process_ids
+    assert not loader._batches.process_ids
 
 
 def test_workers_end_with_the_loader_and_with_a_killed_parent(movable: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ from framedex import ClipDataset, ClipLoader
 if __name__ == "__main__":
     loader = ClipLoader(ClipDataset({str(movable)!r}, size=(16, 16)), num_workers=2)
     for batch in loader:
-        print(*loader._supply.pool.process_ids, flush=True)
+        print(loader._batches.process_id, *loader._batches.process_ids, flush=True)
         input()
 """
     (tmp_path / "script.py").write_text(script)
@@ -191,7 +191,7 @@ if __name__ == "__main__":
     )
     assert process.stdout is not None
     workers = [int(word) for word in process.stdout.readline().split()]
-    assert workers
+    assert len(workers) == 3
     process.kill()
     process.wait()
     deadline = time.monotonic() + 20

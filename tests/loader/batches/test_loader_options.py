@@ -17,6 +17,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import FramedexError
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded
+from tests.support.local_batches import make_batches_here
 from tests.support.media import picture, read_barcode
 from tests.support.turned import turned_video
 
@@ -181,13 +182,14 @@ def test_nothing_is_made_ahead_without_prefetch(stored: Path) -> None:
     assert len(asked) == 10
 
 
-def test_iterations_that_are_broken_off_leave_no_task_running(stored: Path) -> None:
+def test_iterations_that_are_broken_off_leave_no_task_running(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_batches_here(monkeypatch)  # to see the queue of tasks
     dataset = ClipDataset(stored, size=(8, 8))
     loader = ClipLoader(dataset, batch_size=1, num_workers=1, prefetch=6, sampler=list(range(10)))
     for _ in range(3):
         next(iter(loader))
     gc.collect()
-    pool = loader._supply.pool
+    pool = loader._batches.supply.pool  # type: ignore[attr-defined]
     assert pool._threads is not None
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and pool._threads._work_queue.qsize():

@@ -1,0 +1,83 @@
+"""Steps of a loader on a GPU that need only torch, and no DALI: checks, the last form of frames, copies to the host."""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from framedex.errors import FramedexError
+from framedex.loader.batches.frames import Finish
+from framedex.loader.pixels.options import CHANNEL_AXIS
+from framedex.loader.routing.driver import driver_support
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def check_cuda(device_id: int) -> None:
+    """Raise FramedexError if torch cannot use the GPU with this number."""
+    if torch.version.cuda is None:
+        raise _unusable(
+            f"torch {torch.__version__}, a build without CUDA",
+            "install a build of torch with CUDA, or use device='cpu'",
+        )
+    if not torch.cuda.is_available():
+        hidden = f"{VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else None
+        reason = driver_support(0).reason or hidden or "no GPU that torch can use"
+        raise _unusable(reason, "check that nvidia-smi lists a GPU, or use device='cpu'")
+    count = torch.cuda.device_count()
+    if device_id >= count:
+        raise FramedexError(
+            "there is no such GPU",
+            found=f"cuda:{device_id}",
+            allowed="cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}",
+            remedy=f"choose an allowed GPU; {VISIBLE} sets the GPUs that a process can use",
+        )
+
+
+def _unusable(found: str, remedy: str) -> FramedexError:
+    return FramedexError("decoding on a GPU needs an NVIDIA GPU that torch can use", found=found, remedy=remedy)
+
+
+def finished_frames(frames: Any, finish: Finish) -> Any:
+    """Return frames, or each tensor of a list, normalized and in the wanted layout.
+
+    Args:
+        frames: uint8 or uint16 […, F, H, W, 3] on a GPU, or a list of such tensors.
+        finish: The wanted form. Its transforms are not applied.
+    """
+    if isinstance(frames, list):
+        return [finished_frames(one, finish) for one in frames]
+    if frames.dtype == torch.uint16:  # torch has few operations for uint16 on a GPU
+        frames = frames.view(torch.int16)
+    if finish.normalize is not None:
+        scale, offset = (torch.from_numpy(values).to(frames.device) for values in finish.scale_and_offset())
+        wide = frames.to(torch.int32) & 0xFFFF if frames.dtype == torch.int16 else frames
+        frames = torch.addcmul(offset, wide.float(), scale)
+    axis = CHANNEL_AXIS[finish.layout]
+    frames = frames if axis == -1 else frames.movedim(-1, axis).contiguous()
+    return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
+
+
+class HostCopies:
+    """Copies from a GPU to the host, on a CUDA stream of their own."""
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+
+    def copy(self, array: NDArray[np.uint8], tensors: list[tuple[int, Tensor]]) -> None:
+        """Copy CUDA tensors into an array, uint8 [size], each to the given begin. Wait until all copies are complete.
+
+        The copies begin after the work that the current stream has queued.
+        """
+        device = tensors[0][1].device
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            for begin, tensor in tensors:
+                own = tensor.contiguous().view(-1).view(torch.uint8)
+                torch.from_numpy(array[begin : begin + own.numel()]).copy_(own, non_blocking=True)
+        self._stream.synchronize()

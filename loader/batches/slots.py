@@ -1,0 +1,186 @@
+"""Memory for batches that two processes share: blocks (slots) that are written by one process and read by the other.
+
+Each slot is anonymous shared memory (a memfd) that both processes map once. A slot is used again when nothing uses its
+content any more: the reading process sees that its last array in the slot is freed, and that its last copy from the
+slot to a GPU is complete.
+"""
+
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.limits import GIBIBYTE, machine_bytes
+from framedex.errors import FramedexError
+
+SHARE, LEAST = 4, 3  # the slots of a loader may take a quarter of the memory, but there may always be three
+STEP = 2 << 20  # slots have a multiple of this size in bytes
+SPARE = 8  # a new slot is larger by this part than needed, so that it also suffices for slightly larger batches
+
+
+class Slot:
+    """A block of shared memory, as one of the processes maps it.
+
+    Args:
+        number: The number of the slot.
+        descriptor: The file descriptor of the memfd. It is closed.
+    """
+
+    def __init__(self, number: int, descriptor: int) -> None:
+        self.number = number
+        try:
+            self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
+        finally:
+            os.close(descriptor)
+        self.size = len(self._memory)
+        self._is_pinned = False
+
+    def array(self) -> NDArray[np.uint8]:
+        """Return a new array, uint8 [size], of the slot's memory. Arrays and tensors made from it keep it alive."""
+        return np.frombuffer(self._memory, np.uint8)
+
+    def pin(self, device_id: int) -> None:
+        """Lock the memory for fast copies to and from a GPU. If CUDA refuses, copies are slower, but correct."""
+        import torch
+
+        with torch.cuda.device(device_id):
+            cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            result = cuda.cudaHostRegister(self.array().ctypes.data, self.size, 0)
+        self._is_pinned = int(result) == 0
+
+    def unpin(self) -> None:
+        """Undo `pin`. No copy from or to the memory may be in progress."""
+        if self._is_pinned:
+            import torch
+
+            torch.cuda.cudart().cudaHostUnregister(self.array().ctypes.data)  # type: ignore[no-untyped-call]
+            self._is_pinned = False
+
+
+class SlotMaker:
+    """The slots of the writing process. Thread-safe.
+
+    Args:
+        send: A function that sends the number and the descriptor of a new slot to the reading process.
+        drop: A function that sends the number of a slot that will not be used again to the reading process.
+        device_id: The number of the GPU for which the slots are pinned in this process. None if they are not pinned.
+        most: The maximum number of bytes of all slots. Defaults to a quarter of the machine's memory.
+            Three slots are made in any case.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[int, int], None],
+        drop: Callable[[int], None],
+        *,
+        device_id: int | None,
+        most: int | None = None,
+    ) -> None:
+        self._send, self._drop, self._device_id = send, drop, device_id
+        self._most = machine_bytes() // SHARE if most is None else most
+        self._slots: dict[int, Slot] = {}
+        self._free: list[int] = []
+        self._made = 0
+        self._changed = threading.Condition()
+        self._is_starving = False
+
+    def take(self, size: int) -> Slot:
+        """Return a free slot of at least `size` bytes. Wait for one if all slots together would be too large.
+
+        Raises:
+            FramedexError: The reading process waits for a batch, and keeps all slots.
+        """
+        with self._changed:
+            while True:
+                slot = self._fitting(size)
+                if slot is not None:
+                    return slot
+                if self._is_starving:
+                    raise self._full(size)
+                self._changed.wait()
+
+    def _fitting(self, size: int) -> Slot | None:
+        fitting = [number for number in self._free if self._slots[number].size >= size]
+        if fitting:
+            number = min(fitting, key=lambda number: self._slots[number].size)
+            self._free.remove(number)
+            return self._slots[number]
+        for number in self._free:  # they are too small, so they would only take memory
+            self._slots.pop(number).unpin()
+            self._drop(number)
+        self._free.clear()
+        needed = -(-(size + size // SPARE) // STEP) * STEP
+        if len(self._slots) >= LEAST and needed + sum(slot.size for slot in self._slots.values()) > self._most:
+            return None
+        return self._new(needed)
+
+    def _new(self, size: int) -> Slot:
+        self._made += 1
+        descriptor = os.memfd_create("framedex-batch", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, size)
+        self._send(self._made, descriptor)
+        slot = Slot(self._made, descriptor)
+        if self._device_id is not None:
+            slot.pin(self._device_id)
+        self._slots[slot.number] = slot
+        return slot
+
+    def _full(self, size: int) -> FramedexError:
+        return FramedexError(
+            "the batches that are in use leave no memory for another one",
+            found=f"{len(self._slots)} batches in use, and one of {size / GIBIBYTE:.2f} GiB wanted",
+            allowed=f"{self._most / GIBIBYTE:.2f} GiB of shared memory",
+            remedy="keep copies of the arrays that you need, such as batch['frames'].clone() (of numpy arrays: "
+            "copy()), or make smaller batches",
+        )
+
+    def release(self, number: int) -> None:
+        """Make a slot free, because the reading process does not use its content any more."""
+        with self._changed:
+            self._free.append(number)
+            self._changed.notify()
+
+    def starve(self, is_starving: bool) -> None:
+        """Set whether the reading process waits for a batch that was not sent yet."""
+        with self._changed:
+            self._is_starving = is_starving
+            self._changed.notify()
+
+
+class SlotReader:
+    """The slots of the reading process.
+
+    Args:
+        release: The function that is called with the number of a slot when nothing uses its content any more.
+        device_id: The number of the GPU for which the slots are pinned in this process. None if they are not pinned.
+    """
+
+    def __init__(self, release: Callable[[int], None], *, device_id: int | None) -> None:
+        self._release, self._device_id = release, device_id
+        self._slots: dict[int, Slot] = {}
+
+    def add(self, number: int, descriptor: int) -> None:
+        """Map a new slot."""
+        slot = self._slots[number] = Slot(number, descriptor)
+        if self._device_id is not None:
+            slot.pin(self._device_id)
+
+    def drop(self, number: int) -> None:
+        """Forget a slot that is not in use and will not be used again."""
+        self._slots.pop(number).unpin()
+
+    def content(self, number: int) -> NDArray[np.uint8]:
+        """Return the content of a slot, uint8 [size]. When the array and all of its views are freed, so is the slot."""
+        array = self._slots[number].array()
+        weakref.finalize(array, self._release, number).atexit = False
+        return array
+
+    def close(self) -> None:
+        """Forget all slots. Arrays that are still in use stay valid."""
+        for slot in self._slots.values():
+            slot.unpin()
+        self._slots.clear()

@@ -1,0 +1,220 @@
+"""Batches that a process of the loader's own makes, and the memory in which they arrive."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
+from framedex.loader.batches import slots
+from tests.support.counted import some
+from tests.support.datasets import shard_clips
+from tests.support.media import read_barcode
+
+CLIPS = 24
+NAMES = ("h264_default.mp4", "hevc_closed.mp4")
+
+
+@pytest.fixture(scope="module")
+def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clips of two media, all of one size."""
+    clips = [
+        {"uri": NAMES[number % 2], "clip_id": str(number), "frames": [number % 11, number % 7, -1]}
+        for number in range(CLIPS)
+    ]
+    return shard_clips(index.path, tmp_path_factory.mktemp("fed") / "D", clips)
+
+
+def mapped(loader: ClipLoader) -> int:
+    """Return how many slots this process maps."""
+    return len(loader._batches._feeder.slots._slots)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_fifty_batches_that_are_kept_stay_as_they_were(stored: Path, output: Any) -> None:
+    dataset = ClipDataset(stored, layout="FCHW")
+    loader = ClipLoader(dataset, batch_size=6, num_workers=2, output=output, sampler=ClipSampler(dataset, shuffle=True))
+    kept, copies = [], []
+    while len(kept) < 50:
+        for batch in loader:
+            view = batch["frames"][2:4, :, 1] if len(kept) % 2 else batch["frames"]  # a view keeps the memory, too
+            kept.append((batch["clip_id"], view, batch["mask"]))
+            copies.append(np.array(view))
+    loader.close()
+    del batch, view
+    gc.collect()
+    items = {item["clip_id"]: item["frames"] for item in (dataset[number] for number in range(CLIPS))}
+    for place, ((names, view, mask), copy) in enumerate(some(zip(kept, copies, strict=True))):
+        assert np.array_equal(view, copy)
+        assert np.asarray(mask).tolist() == [[True, True, False]] * 6
+        whole = np.stack([items[name] for name in names])
+        assert np.array_equal(view, whole[2:4, :, 1] if place % 2 else whole)
+
+
+def test_memory_of_batches_that_are_dropped_is_used_again(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=2)
+    for _ in range(4):
+        for batch in loader:
+            assert [read_barcode(np.asarray(clip[0])) for clip in batch["frames"]] == batch["frame_index"][
+                :, 0
+            ].tolist()
+    assert mapped(loader) <= loader._options.ahead + 3
+    loader.close()
+
+
+def test_an_interrupted_iteration_does_not_deliver_batches_of_the_last_one(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=2, prefetch=4, sampler=list(range(CLIPS)))
+    for _ in range(5):
+        assert next(iter(loader))["clip_id"] == ["0", "1"]
+    assert [name for batch in loader for name in batch["clip_id"]] == list(map(str, range(CLIPS)))
+    loader.close()
+
+
+def test_the_sampler_stays_in_the_trainers_process_and_is_read_a_bounded_number_of_batches_ahead(stored: Path) -> None:
+    loss = [0]
+    asked = []
+
+    class Hardest:
+        def __iter__(self) -> Any:
+            for number in range(CLIPS):
+                asked.append((number, loss[0]))
+                yield (number + loss[0]) % CLIPS
+
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=1, sampler=Hardest())
+    for done, batch in enumerate(loader):
+        ahead = len(asked) // 2 - done - 1
+        assert ahead <= loader._options.ahead
+        assert batch["clip_id"] == [str((number + seen) % CLIPS) for number, seen in asked[2 * done : 2 * done + 2]]
+        loss[0] += 5
+    assert asked[-1][1] > 0
+    loader.close()
+
+
+def test_the_death_of_the_feeder_is_an_error_that_names_its_cause(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=2)
+    iterator = iter(loader)
+    seen = next(iterator)["clip_id"]
+    workers = loader._batches.process_ids
+    os.kill(loader._batches.process_id, signal.SIGKILL)  # type: ignore[attr-defined]
+    with pytest.raises(FramedexError, match=r"(?s)the process that makes the batches has died.*SIGKILL"):
+        seen.extend(name for batch in iterator for name in batch["clip_id"])
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(Path(f"/proc/{worker}").exists() for worker in workers):
+        time.sleep(0.02)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    seen += [name for batch in loader for name in batch["clip_id"]]  # a new feeder makes the rest of the epoch
+    assert seen == list(map(str, range(CLIPS)))
+    loader.close()
+
+
+def test_a_loader_that_is_not_closed_does_not_keep_the_program(stored: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from framedex import ClipDataset, ClipLoader
+
+class Own(ClipDataset):
+    pass
+
+if __name__ == "__main__":
+    loader = ClipLoader(Own({str(stored)!r}), batch_size=2, num_workers=1)
+    kept = [batch["frames"] for batch in loader]
+    print(type(loader._batches).__name__, len(kept))
+    iterator = iter(loader)
+    next(iterator)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["FedBatches", str(CLIPS // 2)]
+    assert done.stderr == ""
+
+
+def test_warnings_and_counts_of_the_feeder_arrive(
+    index: Index, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = shard_clips(index.path, tmp_path / "D", [{"uri": name, "frames": [1]} for name in NAMES * 2])
+    moved = tmp_path / "media"
+    moved.mkdir()
+    loader = ClipLoader(ClipDataset(stored, root=moved), num_workers=1, on_error="skip")
+    with caplog.at_level(logging.WARNING, "framedex"), pytest.raises(FramedexError):
+        list(loader)
+    assert "cannot be loaded (stale)" in caplog.text
+    assert loader.report.failures["stale"] >= 1
+    assert {fault.kind for fault in loader.report.faults} == {"stale"}
+    loader.close()
+
+
+def test_what_cannot_be_sent_is_loaded_in_this_process(stored: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Local(ClipDataset):
+        def __getstate__(self) -> Any:
+            raise pickle.PicklingError("a lock")
+
+    with caplog.at_level(logging.WARNING, "framedex"):
+        loader = ClipLoader(Local(stored), num_workers=1)
+    assert type(loader._batches).__name__ == "BatchQueue"
+    assert "PicklingError: a lock" in caplog.text
+
+
+def test_small_arrays_and_batches_without_frames_need_no_slot(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored, size=(8, 8)), batch_size=2, num_workers=1)
+    assert sum(len(batch["clip_id"]) for batch in loader) == CLIPS
+    assert mapped(loader) == 0
+    loader.close()
+
+
+class _Pipe:
+    """Joins a SlotMaker and a SlotReader in one process."""
+
+    def __init__(self, most: int) -> None:
+        self.maker = slots.SlotMaker(self._send, lambda number: self.reader.drop(number), device_id=None, most=most)
+        self.reader = slots.SlotReader(lambda number: self.maker.release(number), device_id=None)
+
+    def _send(self, number: int, descriptor: int) -> None:
+        self.reader.add(number, os.dup(descriptor))
+
+
+def test_slots_that_are_all_in_use_are_an_error_with_a_remedy_and_a_free_one_ends_the_wait() -> None:
+    pipe = _Pipe(most=3 * slots.STEP)
+    kept = [pipe.reader.content(pipe.maker.take(slots.STEP // 2).number) for _ in range(3)]
+    pipe.maker.starve(True)
+    with pytest.raises(FramedexError, match=r"(?s)leave no memory for another one.*3 batches in use.*clone\(\)"):
+        pipe.maker.take(slots.STEP // 2)
+    pipe.maker.starve(False)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(pipe.maker.take(10).number))
+    thread.start()
+    time.sleep(0.05)
+    assert not found
+    half = torch.from_numpy(kept[1][: slots.STEP // 4])
+    del kept[1]
+    time.sleep(0.05)
+    assert not found  # a tensor uses it
+    del half
+    thread.join(10)
+    assert found == [2]
+
+
+def test_slots_that_are_too_small_are_replaced() -> None:
+    pipe = _Pipe(most=100 * slots.STEP)
+    small = [pipe.maker.take(100) for _ in range(2)]
+    assert [slot.number for slot in small] == [1, 2]
+    contents = [pipe.reader.content(slot.number) for slot in small]
+    small[0].array()[:4] = 7
+    assert contents[0][:5].tolist() == [7, 7, 7, 7, 0]
+    del contents[0]
+    large = pipe.maker.take(3 * slots.STEP)
+    assert large.number == 3
+    assert large.size >= 3 * slots.STEP
+    assert set(pipe.reader._slots) == {2, 3}
+    assert contents[0][0] == 0  # slot 2 is in use, and stays
