@@ -16,7 +16,7 @@ from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_unit, placed
 from framedex.loader.batches.batch_queue import Batches, BatchQueue, BatchSetup
 from framedex.loader.batches.faults import OnError
-from framedex.loader.batches.feeder import FedBatches, UnsendableError
+from framedex.loader.batches.fed_batches import FedBatches, UnsendableError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.frames import Collate, Finish, LoaderOptions, Normalize, check_pixels
 from framedex.loader.clip_dataset import ClipDataset
@@ -223,17 +223,18 @@ class ClipLoader:
             self.dataset.set_epoch(self._order.epoch)  # used by clips that are planned on access, and by random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
             self.dataset.set_epoch(wrapped.next_epoch)  # a torch BatchSampler begins the epoch at its first batch
-        waiting: collections.deque[int] = collections.deque()  # number of clips of each batch, without padding
+        # The key of each batch, and the number of its clips without padding.
+        waiting: collections.deque[tuple[int, int]] = collections.deque()
         try:
-            for items, padding in groups:
-                self._batches.begin(items, padding)
-                waiting.append(len(items) - padding)
+            for number, (items, padding) in enumerate(groups):
+                key = self._batches.begin(items, padding, is_first=not number)
+                waiting.append((key, len(items) - padding))
                 if len(waiting) > ahead:
-                    yield self._deliver(waiting.popleft())
+                    yield self._deliver(*waiting.popleft())
             while waiting:
-                yield self._deliver(waiting.popleft())
+                yield self._deliver(*waiting.popleft())
         finally:
-            self._batches.clear()
+            self._batches.cancel([key for key, _ in waiting])
         self._ended = None
         if self._order is not None:
             self._order.set_epoch(self._order.epoch + 1)
@@ -278,9 +279,9 @@ class ClipLoader:
             )
         return self._order
 
-    def _deliver(self, clips: int) -> dict[str, Any]:
+    def _deliver(self, key: int, clips: int) -> dict[str, Any]:
         begun = time.perf_counter()
-        batch = self._batches.take()
+        batch = self._batches.take(key)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=clips, batches=1)
         least = self._options.batch_size if self._options.last == "drop" else 1  # minimum size of the next batch

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import os
 import pickle
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from framedex.loader.batches.faults import Fault, Fetched, LoaderReport
 from framedex.loader.batches.fetch import FetchOptions, ReadableClips
 from framedex.loader.batches.frames import Finish, Frames, JoinsViews, LoaderOptions
 from framedex.loader.batches.maker import Batch, BatchMaker
+from framedex.loader.batches.rooms import Placed, PlacedFrames, Room, RoomRequest, Rooms
 from framedex.loader.batches.supply import ClipSupply, Replacements
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.routes import Share, is_on_cpu
@@ -30,14 +30,20 @@ class Batches(Protocol):
     def process_ids(self) -> list[int]:
         """The process ids of the running workers."""
 
-    def begin(self, items: list[int], padding: int) -> None:
-        """Begin a batch. The last `padding` items are padding."""
+    def begin(self, items: list[int], padding: int, *, is_first: bool) -> int:
+        """Begin a batch, and return its key.
 
-    def take(self) -> dict[str, Any]:
-        """Wait for the oldest batch that was begun, and return it. Raises the error of the batch."""
+        Args:
+            items: The numbers of the items.
+            padding: The number of items at the end that are padding.
+            is_first: Whether this is the first batch of an iteration.
+        """
 
-    def clear(self) -> None:
-        """Cancel all batches that were begun and not taken."""
+    def take(self, key: int) -> dict[str, Any]:
+        """Wait for a batch, and return it. Raises the error of the batch."""
+
+    def cancel(self, keys: list[int]) -> None:
+        """Cancel those of the batches that were not taken."""
 
     def close(self) -> None:
         """End all threads and processes."""
@@ -73,6 +79,16 @@ class BatchSetup:
     def runs_own_code(self) -> bool:
         """Whether workers run only framedex's code: no transform, and no class of datasets of the user's."""
         return self.options.pixels.transform is None and type(self.clips).__module__.startswith("framedex.")
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether there are functions of DALI operations."""
+        return self.finish.transform is not None or self.finish.audio_transform is not None
+
+    @property
+    def workers_finish(self) -> bool:
+        """Whether workers normalize frames and lay them out, because nothing has to happen before."""
+        return self.options.device == "cpu" and not self.has_functions and self.views is None
 
     def without_functions(self) -> "BatchSetup":
         """Return a copy without the functions of DALI operations, which only cloudpickle can pickle in most cases."""
@@ -128,10 +144,14 @@ class BatchQueue(Batches):
 
     Args:
         setup: The dataset and the options.
+        rooms: The memory into which workers write frames. If None, workers send frames.
     """
 
-    def __init__(self, setup: BatchSetup) -> None:
-        self._views = setup.views
+    def __init__(self, setup: BatchSetup, rooms: Rooms | None = None) -> None:
+        self._views, self._rooms = setup.views, rooms
+        if setup.workers_finish:
+            plain = replace(setup.finish, normalize=None, layout="FHWC")
+            setup = replace(setup, fetching=replace(setup.fetching, finish=setup.finish), finish=plain)
         self._division: Balance | float = Balance() if setup.share is None else setup.share
         self.supply = ClipSupply(
             setup.clips, setup.fetching, setup.options, setup.replacements, own_code=setup.runs_own_code
@@ -140,25 +160,27 @@ class BatchQueue(Batches):
         self.supply.pool.start()  # while this process imports DALI
         self._maker = BatchMaker(
             self.supply,
-            setup.frames(),
+            setup.frames() if rooms is None else PlacedFrames(setup.finish, rooms),
             setup.options,
             balance=self._division if isinstance(self._division, Balance) else None,
             views=setup.views,
             as_lists=setup.as_lists,
             to_torch=setup.to_torch,
         )
-        self._waiting: deque[Batch] = deque()
+        self._waiting: dict[int, Batch] = {}  # by key
         self._begun = 0  # number of batches begun so far, which is the unique key of the newest batch
-        self._asked = 0  # number of clips requested since the last call of `clear`
+        self._asked = 0  # number of clips requested in this iteration
 
     @property
     def process_ids(self) -> list[int]:
         """The process ids of the running workers."""
         return self.supply.pool.process_ids
 
-    def begin(self, items: list[int], padding: int) -> None:
-        """Request the clips of a batch."""
+    def begin(self, items: list[int], padding: int, *, is_first: bool) -> int:
+        """Request the clips of a batch, and return the key of the batch."""
         self._begun += 1
+        if is_first:
+            self._asked = 0
         numbers, views = items, None
         if self._views is not None:
             numbers, views = [], []
@@ -167,7 +189,8 @@ class BatchQueue(Batches):
                 numbers += of_item.values()
         batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers), views=views)
         self._maker.begin(batch)
-        self._waiting.append(batch)
+        self._waiting[batch.key] = batch
+        return batch.key
 
     def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
         """Request clips from workers.
@@ -180,26 +203,49 @@ class BatchQueue(Batches):
         if isinstance(division, Balance):
             division.begin(self._begun)
             return [self.supply.submit_balanced(number, division, self._begun) for number in numbers]
+        if self._rooms is not None:
+            self._rooms.begin(self._begun)
+            return [self._submit_to_room(number, place, len(numbers)) for place, number in enumerate(numbers)]
         on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # clips for the GPU first
             futures[place] = self.supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
-    def pop(self) -> Callable[[], dict[str, Any]]:
-        """Remove the oldest batch. Return a function that waits for this batch and returns it, or raises its error."""
-        batch = self._waiting.popleft()
+    def _submit_to_room(self, number: int, place: int, clips: int) -> Future[Fetched | Fault]:
+        """Let a worker fetch a clip and write its frames into the room of the batch that was begun last."""
+        assert self._rooms is not None
+        rooms, batch = self._rooms, self._begun
+        granted: list[Room] = []
+
+        def answer(request: RoomRequest) -> Placed | None:
+            found = rooms.grant(batch, place, clips, request)
+            if found is None:
+                return None
+            granted.append(found[1])
+            return found[0]
+
+        future = self.supply.submit(number, on_gpu=False, answer=answer)
+        future.add_done_callback(lambda _: rooms.wrote(granted))
+        return future
+
+    def pop(self, key: int) -> Callable[[], dict[str, Any]]:
+        """Remove a batch, so that it cannot be cancelled. Return a function that waits for it and returns it."""
+        batch = self._waiting.pop(key)
         return lambda: self._maker.result(batch)()
 
-    def take(self) -> dict[str, Any]:
-        """Wait for the oldest batch, and return it. Raises the error of the batch."""
-        return self.pop()()
+    def take(self, key: int) -> dict[str, Any]:
+        """Wait for a batch, and return it. Raises the error of the batch."""
+        return self.pop(key)()
 
-    def clear(self) -> None:
-        """Cancel all batches that were not taken."""
-        self._asked = 0
-        while self._waiting:
-            self._maker.cancel(self._waiting.popleft())
+    def cancel(self, keys: list[int]) -> None:
+        """Cancel those of the batches that were not taken."""
+        for key in keys:
+            batch = self._waiting.pop(key, None)
+            if batch is not None:
+                self._maker.cancel(batch)
+                if self._rooms is not None:
+                    self._rooms.end(key, is_used=False)
 
     def close(self) -> None:
         """Stop the threads and the worker processes."""

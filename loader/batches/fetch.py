@@ -14,8 +14,11 @@ import numpy as np
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, fault_of
+from framedex.loader.batches.frames import Finish, finished_clip
+from framedex.loader.batches.rooms import RoomRequest, write
+from framedex.loader.batches.slots import SHARED_FROM
 from framedex.loader.pixels.options import PixelOptions, sendable
-from framedex.loader.routing.balance import ClipCost, clip_cost
+from framedex.loader.routing.balance import clip_cost
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import Colour, clip_movie, gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
@@ -96,6 +99,7 @@ class FetchOptions:
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports. If None, all formats that NVDEC is known to decode exactly.
         nvjpeg: whether the GPU decodes JPEGs, too.
+        finish: The normalization and layout that workers apply to frames. If None, the last stage of the loader does.
         windows: Whether the frames that the GPU decodes can be turned and cut afterwards. If not, workers decode the
             clips whose frames must be turned or cut.
     """
@@ -105,6 +109,7 @@ class FetchOptions:
     colour: Colour = "close"
     caps: DriverSupport | None = None
     nvjpeg: bool = True
+    finish: Finish | None = None
     windows: bool = True
 
     def pixels_of(self, number: int) -> PixelOptions:
@@ -120,13 +125,14 @@ class Fetcher:
     def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
-    def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
+    def __call__(self, wanted: ClipRequest, ask: Callable[[Any], Any] | None = None) -> Fetched | Fault:
         """Return a clip, or a Fault if the clip is not available. An exception that this raises is a bug.
 
         Args:
             wanted: The request.
-            ask: A function that is called for a clip that the GPU can decode. Its argument is the cost of the clip, and
-                it returns whether the GPU is to decode the clip. If None, the GPU decodes all clips that it can.
+            ask: A function that asks the loader. For the cost of a clip (ClipCost) that the GPU can decode, it returns
+                whether the GPU is to decode the clip. For a RoomRequest, it returns the place (Placed) to which frames
+                are written, or None. If None, the GPU decodes all clips that it can, and frames are returned.
         """
         try:
             return self._fetch(wanted, ask)
@@ -135,7 +141,7 @@ class Fetcher:
                 self._dataset.fit_remedy(error, wanted.number)
             return fault_of(wanted.number, error)
 
-    def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
+    def _fetch(self, wanted: ClipRequest, ask: Callable[[Any], Any] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
         pixels = self._options.pixels_of(wanted.number)
@@ -161,9 +167,22 @@ class Fetcher:
         if not is_for_gpu:
             # A transform may return any object. `sendable` converts it for sending to another process.
             frames = pixels.decoded(clip, encoded, cutout)
-            fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
+            finished = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
+            fetched.frames = self._placed(finished, ask)
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
+
+    def _placed(self, frames: Any, ask: Callable[[Any], Any] | None) -> Any:
+        """Finish frames and write them to the place that the loader gives. Return the place, or else the frames."""
+        if self._options.finish is not None and isinstance(frames, np.ndarray):
+            frames = finished_clip(frames, self._options.finish)
+        # A dataset's transform may return anything, such as masked arrays or numbers in another order of bytes.
+        if ask is None or type(frames) is not np.ndarray or frames.nbytes < SHARED_FROM:
+            return frames
+        if not frames.dtype.isnative or frames.dtype.kind not in "biufc":
+            return frames
+        placed = ask(RoomRequest(frames.shape, frames.dtype.name))
+        return frames if placed is None or not write(frames, placed) else placed
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
         """Add the input for a decoder on the GPU to a fetched clip. Return False if the CPU must decode the clip."""

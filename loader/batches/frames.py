@@ -306,6 +306,15 @@ class Finish:
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
+def finished_clip(frames: NDArray[Any], finish: Finish) -> NDArray[Any]:
+    """Return the frames of a clip, […, F, H, W, C], normalized and in the wanted layout."""
+    if finish.normalize is not None:
+        scale, offset = finish.scale_and_offset()
+        frames = np.multiply(frames, scale, dtype=np.float32)
+        frames += offset
+    return laid_out(frames, finish.layout)
+
+
 def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) -> None:
     """Raise FramedexError if the options of ClipLoader cannot be combined with the dataset's transform or framing.
 
@@ -396,14 +405,8 @@ class Frames:
         if self._transformer is not None:
             output = self._transformer.run(frames)
             frames = [np.array(output[number]) for number in range(len(frames))]
-        return collate_clips([{"frames": self._finish_clip(clip)} for clip in frames], self._finish.collate)["frames"]
-
-    def _finish_clip(self, frames: NDArray[Any]) -> NDArray[Any]:
-        if self._finish.normalize is not None:
-            scale, offset = self._finish.scale_and_offset()
-            frames = np.multiply(frames, scale, dtype=np.float32)
-            frames += offset
-        return laid_out(frames, self._finish.layout)
+        items = [{"frames": finished_clip(clip, self._finish)} for clip in frames]
+        return collate_clips(items, self._finish.collate)["frames"]
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a batch's transformed audio, and remove the audio from the items.

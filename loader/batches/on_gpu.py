@@ -41,24 +41,38 @@ def _unusable(found: str, remedy: str) -> FramedexError:
     return FramedexError("decoding on a GPU needs an NVIDIA GPU that torch can use", found=found, remedy=remedy)
 
 
-def finished_frames(frames: Any, finish: Finish) -> Any:
-    """Return frames, or each tensor of a list, normalized and in the wanted layout.
+class FrameFinisher:
+    """Normalizes frames on a GPU, and lays them out.
 
     Args:
-        frames: uint8 or uint16 […, F, H, W, 3] on a GPU, or a list of such tensors.
         finish: The wanted form. Its transforms are not applied.
     """
-    if isinstance(frames, list):
-        return [finished_frames(one, finish) for one in frames]
-    if frames.dtype == torch.uint16:  # torch has few operations for uint16 on a GPU
-        frames = frames.view(torch.int16)
-    if finish.normalize is not None:
-        scale, offset = (torch.from_numpy(values).to(frames.device) for values in finish.scale_and_offset())
-        wide = frames.to(torch.int32) & 0xFFFF if frames.dtype == torch.int16 else frames
-        frames = torch.addcmul(offset, wide.float(), scale)
-    axis = CHANNEL_AXIS[finish.layout]
-    frames = frames if axis == -1 else frames.movedim(-1, axis).contiguous()
-    return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._constants: tuple[Tensor, ...] = ()  # copied to the GPU once, because that waits for the GPU
+
+    def __call__(self, frames: Any) -> Any:
+        """Return frames in the wanted form.
+
+        Args:
+            frames: uint8 or uint16 […, F, H, W, 3] on a GPU, or a list of such tensors. Frames of uint16 may be viewed
+                as int16, because torch has few operations for uint16 on a GPU.
+        """
+        if isinstance(frames, list):
+            return [self(one) for one in frames]
+        if frames.dtype == torch.uint16:
+            frames = frames.view(torch.int16)
+        if self._finish.normalize is not None:
+            if not self._constants:
+                values = self._finish.scale_and_offset()
+                self._constants = tuple(torch.from_numpy(one).to(frames.device) for one in values)
+            scale, offset = self._constants
+            wide = frames.to(torch.int32) & 0xFFFF if frames.dtype == torch.int16 else frames
+            frames = torch.addcmul(offset, wide.float(), scale)
+        axis = CHANNEL_AXIS[self._finish.layout]
+        frames = frames if axis == -1 else frames.movedim(-1, axis).contiguous()
+        return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
 
 
 class HostCopies:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from framedex.core.limits import GIBIBYTE, machine_bytes
 from framedex.errors import FramedexError
 
+DROPPED = 1 << 31  # added to the number of a slot that must not be used again
 SHARE, LEAST = 4, 3  # the slots of a loader may take a quarter of the memory, but there may always be three
+SHARED_FROM = 64 << 10  # bytes of the smallest array in a slot
 STEP = 2 << 20  # slots have a multiple of this size in bytes
 SPARE = 8  # a new slot is larger by this part than needed, so that it also suffices for slightly larger batches
 
@@ -27,15 +29,17 @@ class Slot:
 
     Args:
         number: The number of the slot.
-        descriptor: The file descriptor of the memfd. It is closed.
+        descriptor: The file descriptor of the memfd. It is closed with this object.
+
+    Attributes:
+        path: A file from which other processes of the same user can map the slot while this object exists.
+        size: The size in bytes.
     """
 
     def __init__(self, number: int, descriptor: int) -> None:
-        self.number = number
-        try:
-            self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
-        finally:
-            os.close(descriptor)
+        self.number, self._file = number, os.fdopen(descriptor, "r+b", buffering=0)
+        self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         self.size = len(self._memory)
         self._is_pinned = False
 
@@ -103,8 +107,26 @@ class SlotMaker:
                     raise self._full(size)
                 self._changed.wait()
 
-    def _fitting(self, size: int) -> Slot | None:
+    def take_spare(self, size: int) -> Slot | None:
+        """Return a slot of at least `size` bytes if there is memory for one more of this size, or else None.
+
+        So batches that get a slot early never take the memory that the oldest batch needs.
+        """
+        with self._changed:
+            return self._fitting(size, spare=1)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the slots that were not dropped."""
+        return tuple(self._slots)
+
+    def _fitting(self, size: int, *, spare: int = 0) -> Slot | None:
         fitting = [number for number in self._free if self._slots[number].size >= size]
+        needed = -(-(size + size // SPARE) // STEP) * STEP
+        used = sum(slot.size for slot in self._slots.values()) - sum(self._slots[number].size for number in self._free)
+        allowed = max(LEAST, (self._most - used) // needed + len(self._slots) - len(self._free))
+        if len(self._slots) - len(self._free) + 1 + spare > allowed:
+            return None
         if fitting:
             number = min(fitting, key=lambda number: self._slots[number].size)
             self._free.remove(number)
@@ -113,9 +135,6 @@ class SlotMaker:
             self._slots.pop(number).unpin()
             self._drop(number)
         self._free.clear()
-        needed = -(-(size + size // SPARE) // STEP) * STEP
-        if len(self._slots) >= LEAST and needed + sum(slot.size for slot in self._slots.values()) > self._most:
-            return None
         return self._new(needed)
 
     def _new(self, size: int) -> Slot:
@@ -138,10 +157,19 @@ class SlotMaker:
             "copy()), or make smaller batches",
         )
 
-    def release(self, number: int) -> None:
-        """Make a slot free, because the reading process does not use its content any more."""
+    def release(self, number: int, *, is_reusable: bool = True) -> None:
+        """Make a slot free, because the reading process does not use its content any more.
+
+        Args:
+            number: The number of the slot.
+            is_reusable: Whether the slot may be used again. If not, it is dropped.
+        """
         with self._changed:
-            self._free.append(number)
+            if is_reusable:
+                self._free.append(number)
+            else:
+                self._slots.pop(number).unpin()
+                self._drop(number)
             self._changed.notify()
 
     def starve(self, is_starving: bool) -> None:
@@ -176,11 +204,30 @@ class SlotReader:
     def content(self, number: int) -> NDArray[np.uint8]:
         """Return the content of a slot, uint8 [size]. When the array and all of its views are freed, so is the slot."""
         array = self._slots[number].array()
-        weakref.finalize(array, self._release, number).atexit = False
+        weakref.finalize(array, self._released, number, _forks).atexit = False
         return array
+
+    def _released(self, number: int, forks: int) -> None:
+        # A process that this process has forked since may still use the content.
+        self._release(number if forks == _forks else number | DROPPED)
 
     def close(self) -> None:
         """Forget all slots. Arrays that are still in use stay valid."""
+        if self._device_id is not None and self._slots:
+            import torch
+
+            torch.cuda.synchronize(self._device_id)  # copies from the slots may be in progress
         for slot in self._slots.values():
             slot.unpin()
         self._slots.clear()
+
+
+_forks = 0  # number of times that this process was forked
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork)

@@ -15,6 +15,7 @@ import mmap
 import os
 import pickle
 import queue
+import select
 import socket
 import struct
 import weakref
@@ -31,7 +32,8 @@ from framedex.execution.spawning import leave_out_pandas, spawning
 from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
 from framedex.loader.batches.frames import JoinsViews, LoaderOptions
-from framedex.loader.routing.balance import Balance
+from framedex.loader.batches.slots import SHARED_FROM
+from framedex.loader.routing.balance import Balance, ClipCost
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -146,6 +148,7 @@ class _Worker:
         self._function, self._context, self._own_code = function, context, own_code
         self._process: Any = None
         self._connection: Any = None
+        self._arrival: Any = None
 
     @property
     def process_id(self) -> int | None:
@@ -157,7 +160,7 @@ class _Worker:
         try:
             connection.send((task, answer is not None))
             while True:
-                if not connection.poll(timeout):
+                if not self._arrival.poll(timeout * 1000):
                     raise WorkerDiedError(f"a worker took longer than {timeout:g} s and was ended")
                 received = connection.recv()
                 if not isinstance(received, _Question):
@@ -188,6 +191,8 @@ class _Worker:
         with socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 shared.setsockopt(socket.SOL_SOCKET, option, limit)
+        self._arrival = select.poll()  # `Connection.poll` would make an object like it for each call
+        self._arrival.register(self._connection.fileno(), select.POLLIN)
         self._process = self._context.Process(target=_serve, args=(theirs, self._function, self._own_code), daemon=True)
         self._process.start()
         theirs.close()
@@ -232,10 +237,16 @@ def _ask(connection: Any, content: object) -> Any:
 
 
 def _send(connection: Any, answer: tuple[bool, object]) -> None:
-    """Send an object. The bytes of its arrays are sent in anonymous shared memory (a memfd)."""
-    buffers: list[pickle.PickleBuffer] = []
-    content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
+    """Send an object. The bytes of its large arrays are sent in anonymous shared memory (a memfd)."""
+    views: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:  # then it is sent in the message
+        view = buffer.raw()
+        if len(view) >= SHARED_FROM:
+            views.append(view)
+        return len(view) < SHARED_FROM
+
+    content = pickle.dumps(answer, protocol=5, buffer_callback=is_small)
     sizes = [len(view) for view in views]
     begins = itertools.accumulate((size + -size % ALIGNMENT for size in sizes), initial=0)
     places = [(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)]
@@ -308,9 +319,9 @@ class ClipSupply:
         )
         self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
 
-    def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
+    def submit(self, number: int, *, on_gpu: bool, answer: Answer | None = None) -> Future[Fetched | Fault]:
         """Let a worker fetch a clip. With `on_gpu`, the worker prepares it for the GPU if the GPU can decode it."""
-        return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
+        return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu), answer)
 
     def submit_balanced(self, number: int, balance: Balance, batch: int) -> Future[Fetched | Fault]:
         """Let a worker fetch a clip of a batch, and decode the clip unless the GPU would finish it earlier."""
@@ -320,7 +331,10 @@ class ClipSupply:
             if isinstance(fetched, Fetched) and fetched.frames is not None:
                 balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
 
-        future = self.pool.submit(ClipRequest(number=number, on_gpu=True), partial(balance.gives_to_gpu, batch))
+        def answer(question: Any) -> bool | None:  # workers also ask for room, which they do not get here
+            return balance.gives_to_gpu(batch, question) if isinstance(question, ClipCost) else None
+
+        future = self.pool.submit(ClipRequest(number=number, on_gpu=True), answer)
         future.add_done_callback(learn)
         return future
 

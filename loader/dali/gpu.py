@@ -9,7 +9,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from framedex.core.limits import GIBIBYTE
 from framedex.loader.batches.faults import Fetched, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
-from framedex.loader.batches.on_gpu import check_cuda, finished_frames
+from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.routing.movie import groups, movie_feed
@@ -201,6 +200,7 @@ class GpuFrames(Frames):
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
         )
         super().__init__(finish, transformer=transformer, audio=audio)
+        self._finisher = FrameFinisher(finish)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -232,7 +232,7 @@ class GpuFrames(Frames):
 
     def given(self, clip: Fetched) -> Tensor:
         """Copy the frames that a worker decoded to the GPU."""
-        # torch has few operations for uint16 on a GPU, so uint16 samples are int16 until `finished_frames` returns.
+        # torch has few operations for uint16 on a GPU, so uint16 samples are int16 until FrameFinisher returns them.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)
 
@@ -241,7 +241,7 @@ class GpuFrames(Frames):
         if self._transformer is not None:
             self._stream.synchronize()  # DALI reads these frames on another stream
             frames = owned_tensors(self._transformer.run(frames))
-        return collated("frames", frames, self._finish.collate, partial(finished_frames, finish=self._finish))
+        return collated("frames", frames, self._finish.collate, self._finisher)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Transform a batch's audio, remove it from the items, and return it as {"audio": …}.

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
-from framedex.loader.batches import slots
+from framedex.loader import batches as parts
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import read_barcode
@@ -40,7 +40,7 @@ def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def mapped(loader: ClipLoader) -> int:
     """Return how many slots this process maps."""
-    return len(loader._batches._feeder.slots._slots)  # type: ignore[attr-defined]
+    return len(loader._batches._feeder._slots._slots)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
@@ -177,26 +177,29 @@ class _Pipe:
     """Joins a SlotMaker and a SlotReader in one process."""
 
     def __init__(self, most: int) -> None:
-        self.maker = slots.SlotMaker(self._send, lambda number: self.reader.drop(number), device_id=None, most=most)
-        self.reader = slots.SlotReader(lambda number: self.maker.release(number), device_id=None)
+        self.maker = parts.slots.SlotMaker(self._send, self._drop, device_id=None, most=most)
+        self.reader = parts.slots.SlotReader(lambda number: self.maker.release(number), device_id=None)
 
     def _send(self, number: int, descriptor: int) -> None:
         self.reader.add(number, os.dup(descriptor))
 
+    def _drop(self, number: int) -> None:
+        self.reader.drop(number)
+
 
 def test_slots_that_are_all_in_use_are_an_error_with_a_remedy_and_a_free_one_ends_the_wait() -> None:
-    pipe = _Pipe(most=3 * slots.STEP)
-    kept = [pipe.reader.content(pipe.maker.take(slots.STEP // 2).number) for _ in range(3)]
+    pipe = _Pipe(most=3 * parts.slots.STEP)
+    kept = [pipe.reader.content(pipe.maker.take(parts.slots.STEP // 2).number) for _ in range(3)]
     pipe.maker.starve(True)
     with pytest.raises(FramedexError, match=r"(?s)leave no memory for another one.*3 batches in use.*clone\(\)"):
-        pipe.maker.take(slots.STEP // 2)
+        pipe.maker.take(parts.slots.STEP // 2)
     pipe.maker.starve(False)
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(pipe.maker.take(10).number))
     thread.start()
     time.sleep(0.05)
     assert not found
-    half = torch.from_numpy(kept[1][: slots.STEP // 4])
+    half = torch.from_numpy(kept[1][: parts.slots.STEP // 4])
     del kept[1]
     time.sleep(0.05)
     assert not found  # a tensor uses it
@@ -206,15 +209,173 @@ def test_slots_that_are_all_in_use_are_an_error_with_a_remedy_and_a_free_one_end
 
 
 def test_slots_that_are_too_small_are_replaced() -> None:
-    pipe = _Pipe(most=100 * slots.STEP)
+    pipe = _Pipe(most=100 * parts.slots.STEP)
     small = [pipe.maker.take(100) for _ in range(2)]
     assert [slot.number for slot in small] == [1, 2]
     contents = [pipe.reader.content(slot.number) for slot in small]
     small[0].array()[:4] = 7
     assert contents[0][:5].tolist() == [7, 7, 7, 7, 0]
     del contents[0]
-    large = pipe.maker.take(3 * slots.STEP)
+    large = pipe.maker.take(3 * parts.slots.STEP)
     assert large.number == 3
-    assert large.size >= 3 * slots.STEP
+    assert large.size >= 3 * parts.slots.STEP
     assert set(pipe.reader._slots) == {2, 3}
     assert contents[0][0] == 0  # slot 2 is in use, and stays
+
+
+def test_clips_of_a_batch_lie_in_its_room_unless_one_is_missing_or_of_another_shape(
+    index: Index, tmp_path: Path
+) -> None:
+    names = ("h264_default.mp4", "h264_cropped.mp4")
+    clips = [{"uri": names[number % 4 == 3], "clip_id": str(number), "frames": [number, 1]} for number in range(8)]
+    stored = shard_clips(index.path, tmp_path / "D", clips)
+    dataset = ClipDataset(stored, layout="FCHW")
+    items = [dataset[number]["frames"] for number in range(8)]
+    loader = ClipLoader(dataset, batch_size=4, num_workers=2, collate="pad", normalize=((0.5,) * 3, (0.25,) * 3))
+    for _ in range(3):
+        for place, batch in enumerate(loader):
+            for own, item in zip(batch["frames"], items[4 * place : 4 * place + 4], strict=True):
+                height, width = item.shape[-2:]
+                assert np.abs(np.asarray(own)[..., :height, :width] - (item / 255 - 0.5) / 0.25).max() < 1e-5
+                assert not own[..., height:, :].any()
+                assert not own[..., width:].any()
+    assert mapped(loader) <= loader._options.ahead + 3
+    loader.close()
+    loader = ClipLoader(dataset, batch_size=3, num_workers=2, collate="list")
+    batches = list(loader)
+    assert all(
+        np.array_equal(own, item) for own, item in zip((f for b in batches for f in b["frames"]), items, strict=True)
+    )
+    loader.close()
+
+
+def test_iterations_that_are_broken_off_give_their_rooms_back(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=3, num_workers=2, prefetch=5, sampler=list(range(CLIPS)))
+    for _ in range(25):
+        batch = next(iter(loader))
+        shown = [read_barcode(np.asarray(clip[0])) for clip in batch["frames"]]
+        assert shown == batch["frame_index"][:, 0].tolist()
+    assert mapped(loader) <= 2 * (loader._options.ahead + 3)
+    del batch
+    seen = [name for batch in loader for name in batch["clip_id"]]
+    assert seen == list(map(str, range(CLIPS)))
+    loader.close()
+
+
+def test_a_slow_worker_of_a_cancelled_batch_does_not_write_into_the_next_one() -> None:
+    pipe = _Pipe(most=100 * parts.slots.STEP)
+    rooms = parts.rooms.Rooms(pipe.maker)
+    request = parts.rooms.RoomRequest((4, 100_000), "uint8")
+    rooms.begin(1)
+    placed, room = rooms.grant(1, 0, 2, request) or pytest.fail("no room")
+    rooms.end(1, is_used=False)  # cancelled while a worker writes
+    assert rooms.grant(1, 1, 2, request) is None
+    rooms.begin(2)
+    other, _ = rooms.grant(2, 0, 2, request) or pytest.fail("no room")
+    assert other.slot != placed.slot
+    rooms.wrote([room])
+    rooms.begin(3)
+    again, _ = rooms.grant(3, 1, 2, request) or pytest.fail("no room")
+    assert (again.slot, again.begin) == (placed.slot, 400_000)
+    assert rooms.grant(3, 0, 2, parts.rooms.RoomRequest((4, 50_000), "uint8")) is None
+    frames = np.arange(400_000, dtype=np.uint8).reshape(4, 100_000)
+    assert not parts.rooms.write(frames, again._replace(path="/proc/1/nothing"))
+    assert parts.rooms.write(frames, again)
+    assert np.array_equal(rooms.array(again), frames)
+
+
+def test_killed_workers_and_rooms(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=4, num_workers=2, sampler=list(range(CLIPS)) * 4)
+    seen = []
+    for number, batch in enumerate(loader):
+        shown = [read_barcode(np.asarray(clip[0])) for clip in batch["frames"]]
+        assert shown == batch["frame_index"][:, 0].tolist()
+        seen += batch["clip_id"]
+        if number % 4 == 1 and loader._batches.process_ids:
+            os.kill(loader._batches.process_ids[0], signal.SIGKILL)
+    assert seen == list(map(str, range(CLIPS))) * 4
+    assert not loader.report.failures
+    loader.close()
+
+
+def test_two_iterations_at_a_time_do_not_mix_their_batches(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=2, sampler=list(range(CLIPS)))
+    first, second = iter(loader), iter(loader)
+    names = [(next(first)["clip_id"], next(second)["clip_id"]) for _ in range(3)]
+    first.close()
+    assert names == [(pair, pair) for pair in (["0", "1"], ["2", "3"], ["4", "5"])]
+    assert [name for batch in second for name in batch["clip_id"]] == list(map(str, range(6, CLIPS)))
+    third = iter(loader)
+    next(third)
+    loader.close()
+    with pytest.raises(FramedexError, match="the loader was closed during an iteration"):
+        list(third)
+    assert sum(len(batch["clip_id"]) for batch in loader) == CLIPS
+    loader.close()
+
+
+class _Unloadable(ClipDataset):
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> Any:
+    raise ValueError("not in this process")
+
+
+def test_an_error_with_which_the_feeder_ends_is_raised_and_not_its_death(stored: Path) -> None:
+    loader = ClipLoader(_Unloadable(stored), batch_size=2, num_workers=1, sampler=list(range(CLIPS)))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not in this process"):
+            list(loader)
+    loader.close()
+
+
+def test_a_batch_in_a_forked_process_stays_although_the_parent_goes_on(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=2, sampler=list(range(CLIPS)) * 4)
+    iterator = iter(loader)
+    batch = next(iterator)
+    before = batch["frames"].numpy().copy()
+    asked, ask = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ask)
+        os.read(asked, 1)  # until the parent closes the pipe
+        os._exit(0 if np.array_equal(batch["frames"].numpy(), before) else 1)
+    os.close(asked)
+    del batch
+    assert sum(len(other["clip_id"]) for other in iterator) == 4 * CLIPS - 2
+    os.close(ask)
+    assert os.waitpid(child, 0)[1] == 0
+    begun = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begun < 10
+
+
+def test_counts_go_on_after_a_feeder_has_ended(stored: Path) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=1, sampler=list(range(CLIPS)))
+    for epoch in (1, 2):
+        assert len(list(loader)) == CLIPS // 2
+        loader.close()
+        assert loader.report.decoded == {"cpu": epoch * CLIPS}
+        assert loader.report.seconds["waiting"] > 0
+
+
+def test_arrays_in_another_order_of_bytes_are_sent_as_they_are(stored: Path) -> None:
+    def check(transform: Any, expected: Any) -> None:
+        loader = ClipLoader(ClipDataset(stored, transform=transform), batch_size=2, num_workers=1, output="numpy")
+        plain = ClipDataset(stored, layout="FCHW")
+        batch = next(iter(loader))
+        assert np.array_equal(batch["frames"], np.stack([expected(plain[number]["frames"]) for number in range(2)]))
+        loader.close()
+
+    check(swapped, lambda frames: frames.astype(np.float32))
+    check(halved, lambda frames: frames.astype(np.float16) / 2)
+
+
+def swapped(frames: torch.Tensor) -> Any:
+    return frames.numpy().astype(">f4")
+
+
+def halved(frames: torch.Tensor) -> Any:
+    return frames.half() / 2

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from framedex.loader.batches.frames import Finish, Frames
-from framedex.loader.dali.gpu import GpuFrames
+from framedex.loader.dali import gpu
 from tests.support.fetched import fetched_clip
 
 
 def finished(finish: Finish, clips: list[Any]) -> tuple[Any, Any]:
     """Return a batch as GpuFrames and as Frames finish it, in main memory."""
-    frames = GpuFrames.__new__(GpuFrames)
-    frames._finish, frames._device, frames._transformer = finish, torch.device("cpu"), None
+    frames = gpu.GpuFrames.__new__(gpu.GpuFrames)
+    Frames.__init__(frames, finish)
+    frames._device, frames._finisher = torch.device("cpu"), gpu.FrameFinisher(finish)
     fetched = [fetched_clip(frames=clip.copy()) for clip in clips]
     ours = frames.finish([frames.given(clip) for clip in fetched])
     return ours, Frames(finish).finish(clips)

@@ -1,0 +1,200 @@
+"""Room in shared memory for the frames of a batch, into which workers write the frames of their clips.
+
+When a worker has decoded a clip, it asks for room. For the first clip of a batch, the feeder takes a slot that is large
+enough for all clips of the batch. So the frames of clips with one shape form a whole batch in the slot, and are not
+copied again before they leave the slot. A clip of another shape gets no room, and its frames are sent to the feeder.
+"""
+
+import math
+import mmap
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.batches.frames import Finish, Frames
+from framedex.loader.batches.slots import Slot, SlotMaker
+
+Shape = tuple[int, ...]
+
+
+class RoomRequest(NamedTuple):
+    """The question of a worker for room for the frames of a clip.
+
+    Attributes:
+        shape: The shape of the frames.
+        dtype: The name of their type, as of numpy.
+    """
+
+    shape: Shape
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """The size of the frames in bytes."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Placed(NamedTuple):
+    """Frames of a clip that are in a slot.
+
+    Attributes:
+        batch: The key of the batch.
+        slot: The number of the slot.
+        begin: The first byte in the slot.
+        frames: The shape and the type.
+        path: The file of the slot's memory.
+        slots: The numbers of all slots that exist.
+    """
+
+    batch: int
+    slot: int
+    begin: int
+    frames: RoomRequest
+    path: str
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Room:
+    """The slot of a batch.
+
+    Attributes:
+        slot: The slot.
+        clip: The shape and the type of the frames of each clip.
+        writing: The number of workers that may be writing into the slot.
+        is_free: Whether the slot becomes free when no worker writes any more.
+    """
+
+    slot: Slot
+    clip: RoomRequest
+    writing: int = 0
+    is_free: bool = False
+
+
+class Rooms:
+    """The rooms of the batches in progress, in the feeder. Thread-safe.
+
+    Args:
+        slots: The slots.
+    """
+
+    def __init__(self, slots: SlotMaker) -> None:
+        self._slots = slots
+        # None for a batch that has no room yet, and False for one that will not get any.
+        self._rooms: dict[int, Room | Literal[False] | None] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, batch: int) -> None:
+        """Allow workers to ask for room for a batch."""
+        with self._lock:
+            self._rooms[batch] = None
+
+    def grant(self, batch: int, place: int, clips: int, request: RoomRequest) -> tuple[Placed, Room] | None:
+        """Return room for a clip, or None if there is none. `wrote` must be called when the clip's task has ended.
+
+        Args:
+            batch: The key of the batch.
+            place: The index of the clip in the batch.
+            clips: The number of clips of the batch.
+            request: The shape and the type of the clip's frames.
+        """
+        with self._lock:
+            if batch not in self._rooms:
+                return None  # the batch was cancelled
+            room = self._rooms[batch]
+            if room is None:
+                slot = self._slots.take_spare(clips * request.size)
+                room = self._rooms[batch] = False if slot is None else Room(slot, request)
+            if not room or room.clip != request:
+                return None
+            room.writing += 1
+            begin = place * request.size
+            return Placed(batch, room.slot.number, begin, request, room.slot.path, self._slots.numbers), room
+
+    def wrote(self, rooms: list[Room]) -> None:
+        """Note that the task of a clip has ended. `rooms` has the room that it got, or is empty."""
+        with self._lock:
+            for room in rooms:
+                room.writing -= 1
+                self._release(room)
+
+    def slot(self, batch: int) -> Slot | None:
+        """Return the slot of a batch that was not ended, or None if it has none."""
+        room = self._rooms[batch]
+        return room.slot if room else None
+
+    def array(self, placed: Placed, clips: int | None = None) -> NDArray[Any]:
+        """Return the frames of a clip, or of this clip and the next ones, as an array of the slot's memory.
+
+        Args:
+            placed: The place of the frames.
+            clips: The number of clips, which are the first axis of the array. If None, the array is of one clip.
+        """
+        room = self._rooms[placed.batch]
+        assert room  # it has placed frames
+        size = placed.frames.size * (1 if clips is None else clips)
+        array = room.slot.array()[placed.begin : placed.begin + size].view(placed.frames.dtype)
+        return array.reshape(placed.frames.shape if clips is None else (clips, *placed.frames.shape))
+
+    def end(self, batch: int, *, is_used: bool) -> None:
+        """End the room of a batch that was finished or cancelled.
+
+        Args:
+            batch: The key of the batch.
+            is_used: Whether the slot was sent to the trainer's process, which will release it.
+        """
+        with self._lock:
+            room = self._rooms.pop(batch, None)
+            if room and not is_used:
+                room.is_free = True
+                self._release(room)
+
+    def _release(self, room: Room) -> None:
+        if room.is_free and not room.writing:
+            room.is_free = False
+            self._slots.release(room.slot.number)
+
+
+class PlacedFrames(Frames):
+    """The last stage of a feeder whose workers write frames into rooms.
+
+    Args:
+        finish: The options for the steps after decoding, which are done already except for collation.
+        rooms: The rooms.
+    """
+
+    def __init__(self, finish: Finish, rooms: Rooms) -> None:
+        super().__init__(finish)
+        self._rooms = rooms
+
+    def finish(self, frames: list[Any]) -> Any:
+        """Return the frames of a batch: a part of the slot if they lie there one after the other, or else copies."""
+        first = frames[0]
+        if (
+            self._finish.collate != "list"
+            and all(isinstance(clip, Placed) for clip in frames)
+            and [clip.begin for clip in frames] == [first.begin + first.frames.size * n for n in range(len(frames))]
+        ):
+            return self._rooms.array(first, len(frames))
+        return super().finish([self._rooms.array(clip) if isinstance(clip, Placed) else clip for clip in frames])
+
+
+_mapped: dict[int, mmap.mmap] = {}  # the slots that this worker has mapped, by number
+
+
+def write(frames: NDArray[Any], placed: Placed) -> bool:
+    """Write frames to a place in a slot. Return False if this process must not map the slot. Workers call this."""
+    if placed.slot not in _mapped:
+        for number in _mapped.keys() - set(placed.slots):
+            del _mapped[number]
+        try:
+            with open(placed.path, "r+b", buffering=0) as file:
+                _mapped[placed.slot] = mmap.mmap(file.fileno(), 0)
+        except OSError:  # such as a process that other processes must not inspect
+            return False
+    target = np.frombuffer(_mapped[placed.slot], frames.dtype, frames.size, placed.begin)
+    target.reshape(frames.shape)[...] = frames
+    return True
