@@ -18,7 +18,9 @@ import numpy as np
 from benchmarks.endurance_damage import DamagingFetcher, is_damaged
 from benchmarks.endurance_media import make_dataset, shows
 from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex.loader import clip_loader
 from framedex.loader.batches import supply
+from framedex.loader.batches.batch_queue import BatchQueue
 
 BATCH = 8
 
@@ -80,6 +82,8 @@ def run_damaged(
     dataset = ClipDataset(make_dataset(home, clips=clips))
     os.environ["FRAMEDEX_DAMAGE"] = f"{where}:{damage}"
     plain, supply.Fetcher = supply.Fetcher, DamagingFetcher  # type: ignore[misc]
+    # Another process would have the plain fetcher, so batches are made in this process.
+    fed, clip_loader.FedBatches = clip_loader.FedBatches, BatchQueue  # type: ignore[misc, assignment]
     try:
         sampler = ClipSampler(dataset, shuffle=True, seed=2)
         loader = ClipLoader(
@@ -93,6 +97,7 @@ def run_damaged(
         )
     finally:
         supply.Fetcher = plain  # type: ignore[misc]
+        clip_loader.FedBatches = fed  # type: ignore[misc]
     harmed = {number for number in range(clips) if is_damaged(number)}
     tally, began = Tally(dataset), time.perf_counter()
     for _ in range(epochs):

@@ -113,25 +113,28 @@ class FedBatches(Batches):
 
     def take(self, key: int) -> dict[str, Any]:
         """Wait for a batch, and return it. Raises the error of the batch."""
+        if os.getpid() != self._owner:
+            raise _closed()
         self._copying = [pair for pair in self._copying if not pair[0].query()]
         while key not in self._arrived:
             self._raise_error()
             if self._feeder is None or key not in self._pending:
-                raise FramedexError("the loader was closed during an iteration", remedy="begin another iteration")
+                raise _closed()
             if not self._feeder.has_message:
                 self._end_copies()
                 self._send(self._feeder, ("starve", key))
                 self._feeder.wait()
             self._receive(self._feeder)
-        self._receive_ahead()
         self._pending.discard(key)
-        return self._arrived.pop(key)()
+        content = self._arrived.pop(key)  # first, because the feeder may have ended, which forgets all batches
+        self._receive_ahead()
+        return content()
 
     def _receive_ahead(self) -> None:
         """Receive batches that have arrived, so that their copies to the GPU begin. Keep an error for the next call."""
         if self._device_id is None:
             return
-        while self._feeder is not None and len(self._arrived) <= COPIES and self._feeder.has_message:
+        while self._feeder is not None and len(self._arrived) < COPIES and self._feeder.has_message:
             try:
                 self._receive(self._feeder)
             except Exception as error:
@@ -163,7 +166,7 @@ class FedBatches(Batches):
         try:
             made = feeder.receive()
             arrays = [] if made is None else [feeder.content(slot) for slot in made.slots]
-        except (EOFError, ConnectionError) as error:
+        except EOFError as error:
             self._end(at_once=True)
             raise _death(feeder.exit_code) from error
         except BaseException:  # a part of the message may be lost
@@ -187,7 +190,12 @@ class FedBatches(Batches):
         if problem is not None:
             self._arrived[made.key] = lambda: _fail(problem)
             return
-        uploads = [self._upload(array, size) for array, size in zip(arrays, made.device_bytes, strict=True)]
+        try:
+            uploads = [self._upload(array, size) for array, size in zip(arrays, made.device_bytes, strict=True)]
+        except Exception as error:  # such as full memory of the GPU
+            failure = error
+            self._arrived[made.key] = lambda: _fail(failure)
+            return
         self._arrived[made.key] = lambda: self._content(made, arrays, uploads)
 
     def _upload(self, array: NDArray[np.uint8] | None, size: int) -> tuple[Any, Any]:
@@ -267,6 +275,10 @@ class FedBatches(Batches):
         self._end_copies()
         self._forget()
         feeder.close(at_once=at_once)
+
+
+def _closed() -> FramedexError:
+    return FramedexError("the loader was closed during an iteration", remedy="begin another iteration")
 
 
 def _fail(error: BaseException) -> dict[str, Any]:
@@ -370,7 +382,10 @@ class _Connection:
 
     def receive(self) -> Made | None:
         """Return the next description, or None for a message about a slot. Raises EOFError if the feeder has ended."""
-        message = self._connection.recv()
+        try:
+            message = self._connection.recv()
+        except OSError as error:  # the feeder has died in the middle of a message, or with unread messages
+            raise EOFError from error
         if isinstance(message, Made):
             return message
         kind, number = message

@@ -46,7 +46,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
     outbox, feeder = _Outbox(trainer), None
     try:
         own = BatchSetup.unpacked(setup)
-        if own.runs_own_code:
+        if own.runs_own_code and not own.has_functions:
             leave_out_pandas()
         feeder = _Feeder(outbox, own, uploads=uploads, level=level)
         watched = [trainer, released, *_end_of(trainer_id)]
@@ -77,7 +77,7 @@ def _end_of(process: int) -> list[int]:
     """
     try:
         return [os.pidfd_open(process)]
-    except OSError:
+    except (OSError, AttributeError):
         return []
 
 
@@ -113,6 +113,10 @@ class _Outbox:
                 if descriptor is not None:
                     reduction.send_handle(self._trainer, descriptor, None)
             except OSError:  # the trainer's process has closed the connection
+                return
+            except Exception as error:  # such as MemoryError while the message is pickled
+                with contextlib.suppress(Exception):
+                    self._trainer.send(Made(key=ALL, error=_sendable(error)))
                 return
             finally:
                 if descriptor is not None:
@@ -175,9 +179,17 @@ class _Feeder:
             self._batches.cancel(list(self._own_keys.values()))
             self._own_keys.clear()
         self._begun.put(None)
+        self.slots.starve(True)  # ends its wait for a slot
         self._batches.close()
+        self._thread.join(SECONDS_TO_SEND)
 
     def _deliver(self) -> None:
+        try:
+            self._deliver_all()
+        except Exception as error:
+            self._outbox.put(Made(key=ALL, error=_sendable(error)))
+
+    def _deliver_all(self) -> None:
         while (key := self._begun.get()) is not None:
             with self._changing:
                 own = self._own_keys.pop(key, None)

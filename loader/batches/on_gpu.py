@@ -90,8 +90,10 @@ class HostCopies:
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self._stream):
-            for begin, tensor in tensors:
-                own = tensor.contiguous().view(-1).view(torch.uint8)
-                torch.from_numpy(array[begin : begin + own.numel()]).copy_(own, non_blocking=True)
-        self._stream.synchronize()
+        try:
+            with torch.cuda.stream(self._stream):
+                for begin, tensor in tensors:
+                    own = tensor.contiguous().view(-1).view(torch.uint8)
+                    torch.from_numpy(array[begin : begin + own.numel()]).copy_(own, non_blocking=True)
+        finally:  # after an error, too, because the array may be used again
+            self._stream.synchronize()

@@ -5,6 +5,7 @@ enough for all clips of the batch. So the frames of clips with one shape form a 
 copied again before they leave the slot. A clip of another shape gets no room, and its frames are sent to the feeder.
 """
 
+import contextlib
 import math
 import mmap
 import threading
@@ -106,7 +107,9 @@ class Rooms:
                 return None  # the batch was cancelled
             room = self._rooms[batch]
             if room is None:
-                slot = self._slots.take_spare(clips * request.size)
+                slot = None
+                with contextlib.suppress(OSError):  # too many open files, or no memory
+                    slot = self._slots.take_spare(clips * request.size)
                 room = self._rooms[batch] = False if slot is None else Room(slot, request)
             if not room or room.clip != request:
                 return None
@@ -148,7 +151,9 @@ class Rooms:
         """
         with self._lock:
             room = self._rooms.pop(batch, None)
-            if room and not is_used:
+            if room and is_used:
+                self._slots.sent(room.slot.number)
+            elif room:
                 room.is_free = True
                 self._release(room)
 
@@ -173,13 +178,13 @@ class PlacedFrames(Frames):
     def finish(self, frames: list[Any]) -> Any:
         """Return the frames of a batch: a part of the slot if they lie there one after the other, or else copies."""
         first = frames[0]
-        if (
-            self._finish.collate != "list"
-            and all(isinstance(clip, Placed) for clip in frames)
-            and [clip.begin for clip in frames] == [first.begin + first.frames.size * n for n in range(len(frames))]
-        ):
+        if all(isinstance(clip, Placed) for clip in frames) and [clip.begin for clip in frames] == [
+            first.begin + first.frames.size * number for number in range(len(frames))
+        ]:
+            if self._finish.collate == "list":
+                return list(map(self._rooms.array, frames))
             return self._rooms.array(first, len(frames))
-        return super().finish([self._rooms.array(clip) if isinstance(clip, Placed) else clip for clip in frames])
+        return super().finish([self._rooms.array(clip).copy() if isinstance(clip, Placed) else clip for clip in frames])
 
 
 _mapped: dict[int, mmap.mmap] = {}  # the slots that this worker has mapped, by number

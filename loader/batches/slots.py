@@ -5,6 +5,7 @@ content any more: the reading process sees that its last array in the slot is fr
 slot to a GPU is complete.
 """
 
+import contextlib
 import mmap
 import os
 import threading
@@ -41,7 +42,7 @@ class Slot:
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
         self.size = len(self._memory)
-        self._is_pinned = False
+        self._pinned_for: int | None = None  # number of the GPU
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array, uint8 [size], of the slot's memory. Arrays and tensors made from it keep it alive."""
@@ -54,15 +55,20 @@ class Slot:
         with torch.cuda.device(device_id):
             cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             result = cuda.cudaHostRegister(self.array().ctypes.data, self.size, 0)
-        self._is_pinned = int(result) == 0
+            if int(result) == 0:
+                self._pinned_for = device_id
+                return
+            with contextlib.suppress(RuntimeError):  # CUDA reports the refusal again at the next launch of a kernel
+                torch.zeros(1, device="cuda").add_(1)
 
     def unpin(self) -> None:
         """Undo `pin`. No copy from or to the memory may be in progress."""
-        if self._is_pinned:
+        if self._pinned_for is not None:
             import torch
 
-            torch.cuda.cudart().cudaHostUnregister(self.array().ctypes.data)  # type: ignore[no-untyped-call]
-            self._is_pinned = False
+            with torch.cuda.device(self._pinned_for):
+                torch.cuda.cudart().cudaHostUnregister(self.array().ctypes.data)  # type: ignore[no-untyped-call]
+            self._pinned_for = None
 
 
 class SlotMaker:
@@ -89,6 +95,7 @@ class SlotMaker:
         self._slots: dict[int, Slot] = {}
         self._free: list[int] = []
         self._made = 0
+        self._early: set[int] = set()  # slots of `take_spare` that were not sent or released
         self._changed = threading.Condition()
         self._is_starving = False
 
@@ -103,6 +110,8 @@ class SlotMaker:
                 slot = self._fitting(size)
                 if slot is not None:
                     return slot
+                if self._is_starving and self._early:  # then not the reading process, but later batches hold memory
+                    return self._new(_needed(size))
                 if self._is_starving:
                     raise self._full(size)
                 self._changed.wait()
@@ -113,7 +122,15 @@ class SlotMaker:
         So batches that get a slot early never take the memory that the oldest batch needs.
         """
         with self._changed:
-            return self._fitting(size, spare=1)
+            slot = self._fitting(size, spare=1)
+            if slot is not None:
+                self._early.add(slot.number)
+            return slot
+
+    def sent(self, number: int) -> None:
+        """Note that a slot of `take_spare` was sent to the reading process."""
+        with self._changed:
+            self._early.discard(number)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -122,10 +139,11 @@ class SlotMaker:
 
     def _fitting(self, size: int, *, spare: int = 0) -> Slot | None:
         fitting = [number for number in self._free if self._slots[number].size >= size]
-        needed = -(-(size + size // SPARE) // STEP) * STEP
+        needed = _needed(size)
         used = sum(slot.size for slot in self._slots.values()) - sum(self._slots[number].size for number in self._free)
-        allowed = max(LEAST, (self._most - used) // needed + len(self._slots) - len(self._free))
-        if len(self._slots) - len(self._free) + 1 + spare > allowed:
+        in_use = len(self._slots) - len(self._free)
+        allowed = max(0 if spare else LEAST, in_use + (self._most - used) // needed)
+        if in_use + 1 + spare > allowed:
             return None
         if fitting:
             number = min(fitting, key=lambda number: self._slots[number].size)
@@ -165,6 +183,7 @@ class SlotMaker:
             is_reusable: Whether the slot may be used again. If not, it is dropped.
         """
         with self._changed:
+            self._early.discard(number)
             if is_reusable:
                 self._free.append(number)
             else:
@@ -177,6 +196,11 @@ class SlotMaker:
         with self._changed:
             self._is_starving = is_starving
             self._changed.notify()
+
+
+def _needed(size: int) -> int:
+    """Return the size of a new slot for `size` bytes."""
+    return -(-(size + size // SPARE) // STEP) * STEP
 
 
 class SlotReader:

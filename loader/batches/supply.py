@@ -152,7 +152,8 @@ class _Worker:
 
     @property
     def process_id(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        process = self._process  # another thread may end it meanwhile
+        return None if process is None else process.pid
 
     def call(self, task: object, answer: Answer | None, timeout: float) -> Any:
         self.start(timeout)
@@ -193,9 +194,10 @@ class _Worker:
                 shared.setsockopt(socket.SOL_SOCKET, option, limit)
         self._arrival = select.poll()  # `Connection.poll` would make an object like it for each call
         self._arrival.register(self._connection.fileno(), select.POLLIN)
-        self._process = self._context.Process(target=_serve, args=(theirs, self._function, self._own_code), daemon=True)
-        self._process.start()
+        process = self._context.Process(target=_serve, args=(theirs, self._function, self._own_code), daemon=True)
+        process.start()
         theirs.close()
+        self._process = process  # not before, because a process that was not started cannot be joined
 
     def stop(self, *, at_once: bool = False) -> None:
         process, connection = self._process, self._connection

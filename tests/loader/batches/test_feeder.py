@@ -379,3 +379,31 @@ def swapped(frames: torch.Tensor) -> Any:
 
 def halved(frames: torch.Tensor) -> Any:
     return frames.half() / 2
+
+
+def test_slots_of_later_batches_do_not_starve_the_oldest_one() -> None:
+    pipe = _Pipe(most=10 * parts.slots.STEP)
+    early = [pipe.maker.take_spare(parts.slots.STEP // 2) for _ in range(12)]
+    given = [slot for slot in early if slot is not None]
+    assert 3 < len(given) < 10
+    pipe.maker.starve(True)
+    assert pipe.maker.take(4 * parts.slots.STEP).size >= 4 * parts.slots.STEP  # over the limit, but the loop goes on
+    for slot in given:
+        pipe.maker.sent(slot.number)
+    with pytest.raises(FramedexError, match="leave no memory"):
+        pipe.maker.take(4 * parts.slots.STEP)
+    assert _Pipe(most=2 * parts.slots.STEP).maker.take_spare(8 * parts.slots.STEP) is None
+
+
+def test_a_loader_can_be_closed_while_its_workers_start(stored: Path) -> None:
+    for seconds in (0, 0.3, 0.8):
+        loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=3, sampler=list(range(CLIPS)))
+        iterator = iter(loader)
+        if not seconds:
+            next(iterator)
+        time.sleep(seconds)
+        loader.close()
+    pool: Any = parts.supply.WorkerPool(len, workers=3, timeout_seconds=20)
+    pool.start()
+    pool.close()
+    assert not pool.process_ids or not any(Path(f"/proc/{process}/task").exists() for process in pool.process_ids)
