@@ -2,8 +2,8 @@
 
 A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops 90 %
 of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
-with batches that the step takes ("fed"), and in another process whose batches nobody takes, beside a step on batches
-that are already there. An epoch has 100,000 clips, so that neither its begin nor its end is measured.
+with batches that the step takes ("fed"), and in another process that drops its batches, beside a step on batches that
+are already there. An epoch has 100,000 clips, so that neither its begin nor its end is measured.
 
 The fields of a row:
 - `own`: clips/s of the step on batches that are already there.
@@ -205,7 +205,7 @@ def _discard(path: Path, way: str, pipe: Any) -> None:
 
 @contextlib.contextmanager
 def elsewhere(path: Path, way: str) -> Iterator[Any]:
-    """Run a loader in another process whose batches nobody takes. Yield the pipe of `_discard`."""
+    """Run a loader in another process that drops its batches. Yield the pipe of `_discard`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_discard, args=(path, way, theirs))
@@ -230,8 +230,8 @@ def measure(trainer: Trainer, path: Path, way: str, seconds: float) -> Row:
     memory: Row = {}
     fed = trainer.rate(itertools.chain([first], frames), lambda: memory.update(memory_in_use()))
     close()
-    row |= {"fed": fed.pop("clips"), "share": round(fed["waiting"], 3)} | fed | memory
-    row["share"] = round(row["fed"] / row["own"], 3)
+    clips = fed.pop("clips")
+    row |= {"fed": clips, "share": round(clips / row["own"], 3)} | fed | memory
     with elsewhere(path, way) as pipe:
         pipe.send("begin")
         time.sleep(seconds)

@@ -297,7 +297,7 @@ def _batches(setup: BatchSetup) -> Batches:
     try:
         return FedBatches(setup)
     except UnsendableError as error:
-        LOG.warning("batches are made in this process, because another process cannot get what it needs: %s", error)
+        LOG.warning("batches are made in this process, because the loader cannot be sent to another process: %s", error)
         return BatchQueue(setup)
 
 

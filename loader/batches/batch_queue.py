@@ -43,7 +43,7 @@ class Batches(Protocol):
         """Wait for a batch, and return it. Raises the error of the batch."""
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel those of the batches that were not taken."""
+        """Cancel the batches with these keys, except those that were taken."""
 
     def close(self) -> None:
         """End all threads and processes."""
@@ -119,7 +119,7 @@ class BatchSetup:
         clips = options.batch_size * (1 if self.views is None else len(self.views.views))
         threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
         if options.device == "cpu":
-            if finish.transform is None and finish.audio_transform is None:
+            if not self.has_functions:
                 return Frames(finish)
             from framedex.loader.dali.pipelines import transformers  # needs DALI
 
@@ -239,7 +239,7 @@ class BatchQueue(Batches):
         return self.pop(key)()
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel those of the batches that were not taken."""
+        """Cancel the batches with these keys, except those that were taken."""
         for key in keys:
             batch = self._waiting.pop(key, None)
             if batch is not None:

@@ -1,11 +1,12 @@
 """The trainer's side of a process that makes batches (`feeder`): it sends clip numbers, and receives batches.
 
-This process has no threads for it. Messages wait in a socket until the next batch is asked for. Then those that have
-arrived are received, and the copies of their frames to the GPU begin. Normalization and layout of frames on a GPU are
-done after this copy, so that frames are copied as uint8.
+This process has no threads for it. When the trainer takes a batch, all messages that have arrived in the socket are
+received, and the copies of their frames to the GPU begin. Frames on a GPU are normalized and laid out after this copy,
+so that they are copied as uint8.
 """
 
 import contextlib
+import copy
 import importlib.util
 import io
 import logging
@@ -30,7 +31,7 @@ from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.feeder import feed
 from framedex.loader.batches.maker import tensor_maker
 from framedex.loader.batches.slots import SlotReader
-from framedex.loader.batches.transfer import ALL, BatchUnpickler, Made
+from framedex.loader.batches.transfer import ALL, BatchMessage, BatchUnpickler
 
 COPIES = 2  # number of batches that are copied to the GPU ahead of the batch that the trainer takes
 SECONDS_TO_END = 15.0  # seconds after which a feeder that does not end is killed
@@ -213,7 +214,7 @@ class FedBatches(Batches):
         return uploaded, event
 
     def _content(
-        self, made: Made, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
+        self, made: BatchMessage, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
     ) -> dict[str, Any]:
         """Return a batch. Its tensors on the GPU are used by the caller's CUDA stream."""
         for uploaded, event in uploads:
@@ -236,7 +237,7 @@ class FedBatches(Batches):
         return content if self._as_torch is None else _mapped(self._as_torch, content)
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel those of the batches that were not taken."""
+        """Cancel the batches with these keys, except those that were taken."""
         if os.getpid() != self._owner:
             return
         keys = [key for key in keys if key in self._pending]
@@ -266,7 +267,7 @@ class FedBatches(Batches):
         self._arrived.clear()
         self._copying.clear()
         self._error, self._process_ids = None, []
-        _set_sum(self._earlier, self.report, {})
+        self._earlier = copy.deepcopy(self.report)
 
     def _end(self, *, at_once: bool) -> None:
         feeder, self._feeder = self._feeder, None
@@ -380,13 +381,13 @@ class _Connection:
         """Wait for the next message, or for the end of the feeder."""
         self._poll.poll()
 
-    def receive(self) -> Made | None:
+    def receive(self) -> BatchMessage | None:
         """Return the next description, or None for a message about a slot. Raises EOFError if the feeder has ended."""
         try:
             message = self._connection.recv()
         except OSError as error:  # the feeder has died in the middle of a message, or with unread messages
             raise EOFError from error
-        if isinstance(message, Made):
+        if isinstance(message, BatchMessage):
             return message
         kind, number = message
         if kind == "slot":

@@ -25,7 +25,7 @@ from framedex.loader.batches.batch_queue import BatchQueue, BatchSetup
 from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.rooms import Rooms
 from framedex.loader.batches.slots import DROPPED, Slot, SlotMaker
-from framedex.loader.batches.transfer import ALL, BatchPickler, Made, aligned, marked
+from framedex.loader.batches.transfer import ALL, BatchMessage, BatchPickler, aligned, marked
 
 SECONDS_TO_SEND = 5.0  # seconds after which a feeder that ends does not wait for its last message any more
 
@@ -63,7 +63,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
     except (EOFError, ConnectionError):
         pass
     except Exception as error:
-        outbox.put(Made(key=ALL, error=_sendable(error)))
+        outbox.put(BatchMessage(key=ALL, error=_sendable(error)))
     finally:
         if feeder is not None:
             feeder.close()
@@ -116,14 +116,14 @@ class _Outbox:
                 return
             except Exception as error:  # such as MemoryError while the message is pickled
                 with contextlib.suppress(Exception):
-                    self._trainer.send(Made(key=ALL, error=_sendable(error)))
+                    self._trainer.send(BatchMessage(key=ALL, error=_sendable(error)))
                 return
             finally:
                 if descriptor is not None:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Send what was put, and end the thread."""
+        """Send the messages that wait, and end the thread."""
         self._messages.put(None)
         self._thread.join(SECONDS_TO_SEND)
 
@@ -187,7 +187,7 @@ class _Feeder:
         try:
             self._deliver_all()
         except Exception as error:
-            self._outbox.put(Made(key=ALL, error=_sendable(error)))
+            self._outbox.put(BatchMessage(key=ALL, error=_sendable(error)))
 
     def _deliver_all(self) -> None:
         while (key := self._begun.get()) is not None:
@@ -196,14 +196,12 @@ class _Feeder:
                 if own is None:
                     continue  # it was cancelled
                 finished = self._batches.pop(own)
-            room = None if self._rooms is None else self._rooms.slot(own)
             try:
                 made = self._described(key, finished, own)
             except BaseException as error:
-                made = Made(key=key, error=_sendable(error))
+                made = BatchMessage(key=key, error=_sendable(error))
             if self._rooms is not None:
-                room = self._rooms.slot(own)
-                self._rooms.end(own, is_used=room is not None and room.number in made.slots)
+                self._rooms.end(own, is_used=made.slots[1] is not None)
             made.report, made.process_ids = self._report(), self._batches.process_ids
             made.records = [self._records.popleft() for _ in range(len(self._records))]
             with self._changing:
@@ -220,7 +218,7 @@ class _Feeder:
         values = {name: value.copy() if hasattr(value, "copy") else value for name, value in values.items()}
         return values | {"faults": new}
 
-    def _described(self, key: int, finished: Any, own: int) -> Made:
+    def _described(self, key: int, finished: Any, own: int) -> BatchMessage:
         """Wait for a batch, write its arrays into a slot unless they are in the batch's room, and describe it."""
         content = finished()
         room = None if self._rooms is None else self._rooms.slot(own)
@@ -230,7 +228,7 @@ class _Feeder:
         pickled.dump(content)
         sizes = [len(view) for view in pickled.views]
         *begins, total = itertools.accumulate(map(aligned, sizes), initial=pickled.device_bytes[0])
-        made = Made(key=key, content=pickled.text, device_bytes=pickled.device_bytes)
+        made = BatchMessage(key=key, content=pickled.text, device_bytes=pickled.device_bytes)
         if total:
             slot = self.slots.take(total)
             try:

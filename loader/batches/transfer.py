@@ -20,7 +20,7 @@ ALL = -1  # in place of the key of a batch: the error ends the feeder
 
 
 @dataclass(slots=True)
-class Made:
+class BatchMessage:
     """The description of a finished batch, or the error of a batch.
 
     Attributes:
