@@ -14,8 +14,9 @@ from framedex.loader.batches.fetch import FetchOptions, ReadableClips
 from framedex.loader.batches.frames import Finish, Frames, JoinsViews, LoaderOptions
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.rooms import Placed, PlacedFrames, Room, RoomRequest, Rooms
+from framedex.loader.batches.slots import warn_once
 from framedex.loader.batches.supply import ClipSupply, Replacements
-from framedex.loader.routing.balance import Balance
+from framedex.loader.routing.balance import Balance, ClipCost
 from framedex.loader.routing.routes import Share, is_on_cpu
 
 DALI_THREADS = 8  # maximum number of DALI's CPU threads; more threads hardly help, and workers need the cores
@@ -87,8 +88,9 @@ class BatchSetup:
 
     @property
     def workers_finish(self) -> bool:
-        """Whether workers normalize frames and lay them out, because nothing has to happen before."""
-        return self.options.device == "cpu" and not self.has_functions and self.views is None
+        """Whether the frames that workers return need no more steps than collation."""
+        is_raw = self.finish.normalize is None and self.finish.layout == "FHWC"
+        return (self.options.device == "cpu" or is_raw) and not self.has_functions and self.views is None
 
     def without_functions(self) -> "BatchSetup":
         """Return a copy without the functions of DALI operations, which only cloudpickle can pickle in most cases."""
@@ -144,7 +146,7 @@ class BatchQueue(Batches):
 
     Args:
         setup: The dataset and the options.
-        rooms: The memory into which workers write frames. If None, workers send frames.
+        rooms: The memory in which batches are made. If None, workers send frames, and batches are made on the device.
     """
 
     def __init__(self, setup: BatchSetup, rooms: Rooms | None = None) -> None:
@@ -152,7 +154,7 @@ class BatchQueue(Batches):
         if setup.workers_finish:
             plain = replace(setup.finish, normalize=None, layout="FHWC")
             setup = replace(setup, fetching=replace(setup.fetching, finish=setup.finish), finish=plain)
-        self._division: Balance | float = Balance() if setup.share is None else setup.share
+        self._division: Balance | float = Balance(setup.options.ahead) if setup.share is None else setup.share
         self.supply = ClipSupply(
             setup.clips, setup.fetching, setup.options, setup.replacements, own_code=setup.runs_own_code
         )
@@ -160,7 +162,7 @@ class BatchQueue(Batches):
         self.supply.pool.start()  # while this process imports DALI
         self._maker = BatchMaker(
             self.supply,
-            setup.frames() if rooms is None else PlacedFrames(setup.finish, rooms),
+            setup.frames() if rooms is None else PlacedFrames(setup.finish, rooms, setup.frames()),
             setup.options,
             balance=self._division if isinstance(self._division, Balance) else None,
             views=setup.views,
@@ -200,33 +202,53 @@ class BatchQueue(Batches):
         """
         first, self._asked = self._asked, self._asked + len(numbers)
         division = self._division
+        if self._rooms is not None:
+            self._rooms.begin(self._begun, len(numbers))
         if isinstance(division, Balance):
             division.begin(self._begun)
-            return [self.supply.submit_balanced(number, division, self._begun) for number in numbers]
-        if self._rooms is not None:
-            self._rooms.begin(self._begun)
-            return [self._submit_to_room(number, place, len(numbers)) for place, number in enumerate(numbers)]
+            return [self._submit(number, place, on_gpu=None) for place, number in enumerate(numbers)]
         on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # clips for the GPU first
-            futures[place] = self.supply.submit(numbers[place], on_gpu=on_gpu[place])
+            futures[place] = self._submit(numbers[place], place, on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
-    def _submit_to_room(self, number: int, place: int, clips: int) -> Future[Fetched | Fault]:
-        """Let a worker fetch a clip and write its frames into the room of the batch that was begun last."""
-        assert self._rooms is not None
+    def _submit(self, number: int, place: int, *, on_gpu: bool | None) -> Future[Fetched | Fault]:
+        """Let a worker fetch a clip of the batch that was begun last, and answer its questions.
+
+        Args:
+            number: The number of the clip.
+            place: The index of the clip in the batch.
+            on_gpu: Whether the GPU decodes the clip. If None, this depends on when the GPU and the worker would finish.
+        """
         rooms, batch = self._rooms, self._begun
+        balance = self._division if on_gpu is None and isinstance(self._division, Balance) else None
+        if rooms is None and balance is None:
+            return self.supply.submit(number, on_gpu=on_gpu)
         granted: list[Room] = []
 
-        def answer(request: RoomRequest) -> Placed | None:
-            found = rooms.grant(batch, place, clips, request)
+        def answer(question: ClipCost | RoomRequest) -> bool | Placed | None:
+            if isinstance(question, ClipCost):
+                return balance is not None and balance.gives_to_gpu(batch, question)
+            found = None if rooms is None else rooms.grant(batch, place, question)
             if found is None:
                 return None
             granted.append(found[1])
             return found[0]
 
-        future = self.supply.submit(number, on_gpu=False, answer=answer)
-        future.add_done_callback(lambda _: rooms.wrote(granted))
+        def end(future: Future[Fetched | Fault]) -> None:
+            if rooms is not None:
+                rooms.wrote(granted)
+            fetched = None if future.cancelled() or future.exception() is not None else future.result()
+            if not isinstance(fetched, Fetched) or fetched.frames is None:
+                return
+            if granted and not isinstance(fetched.frames, Placed):
+                warn_once("workers cannot map the memory of batches, so frames are copied once more")
+            if balance is not None:
+                balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
+
+        future = self.supply.submit(number, on_gpu=on_gpu, answer=answer)
+        future.add_done_callback(end)
         return future
 
     def pop(self, key: int) -> Callable[[], dict[str, Any]]:

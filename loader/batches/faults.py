@@ -1,10 +1,11 @@
 """Records of fetched clips and of clips that are not available, and the counters of a loader."""
 
+import copy
 import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -24,11 +25,11 @@ class ClipRequest:
 
     Attributes:
         number: The number of the clip.
-        on_gpu: Whether a GPU is to decode the clip, if it can.
+        on_gpu: Whether a GPU is to decode the clip, if it can. If None, the worker asks its caller.
     """
 
     number: int
-    on_gpu: bool
+    on_gpu: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +253,26 @@ class LoaderReport:
             if len(self.faults) < MAX_FAULTS:
                 self.faults.append(fault)
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)
+
+    def take(self) -> "LoaderReport":
+        """Return a report with the current values, and begin again with empty values. Thread-safe."""
+        with _COUNTING:
+            taken, empty = copy.copy(self), LoaderReport()
+            for one in fields(self):
+                setattr(self, one.name, getattr(empty, one.name))
+        return taken
+
+    def extend(self, later: "LoaderReport") -> None:
+        """Add the values of a later report. Thread-safe."""
+        with _COUNTING:
+            for one in fields(self):
+                own, more = getattr(self, one.name), getattr(later, one.name)
+                if isinstance(own, dict):
+                    for key, value in more.items():
+                        own[key] += value
+                elif more:
+                    setattr(self, one.name, own + more)
+            del self.faults[MAX_FAULTS:]
 
 
 # A function that decodes clips. It returns the frames of each clip, uint8 [F, H, W, 3], and raises RuntimeError if the

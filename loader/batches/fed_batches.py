@@ -6,7 +6,6 @@ so that they are copied as uint8.
 """
 
 import contextlib
-import copy
 import importlib.util
 import io
 import logging
@@ -15,15 +14,16 @@ import os
 import select
 import signal
 import socket
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import connection, reduction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FramedexError, MissingExtraError
 from framedex.execution.spawning import spawning
 from framedex.loader.batches.batch_queue import Batches, BatchSetup
@@ -42,7 +42,7 @@ class UnsendableError(Exception):
 
 
 class FedBatches(Batches):
-    """Batches that a feeder makes. The feeder is started with the first batch.
+    """Batches that a feeder makes. The feeder is started at once, and again with the first batch after it has ended.
 
     Args:
         setup: The dataset and the options.
@@ -66,9 +66,8 @@ class FedBatches(Batches):
             if finish.collate != "pad" or finish.normalize is None:
                 fed = replace(fed, finish=replace(finish, normalize=None, layout="FHWC"))
                 self._finish = FrameFinisher(finish)
-        self._uploads = self._finish is not None and options.decode == "cpu" and not setup.has_functions
-        if self._uploads:  # then the feeder needs no GPU
-            fed = replace(fed, options=replace(options, device="cpu"))
+        if self._finish is not None and options.decode == "cpu" and not setup.has_functions:
+            fed = replace(fed, options=replace(options, device="cpu"))  # the feeder needs no GPU
         if fed.options.device == "gpu" or setup.has_functions:
             check_dali()
         self._as_torch = tensor_maker() if options.output == "torch" else None
@@ -78,11 +77,10 @@ class FedBatches(Batches):
         except Exception as error:  # `__reduce__` of a user's class may raise anything
             raise UnsendableError(f"{type(error).__name__}: {error}") from error
         self.report = LoaderReport()
-        self._earlier = LoaderReport()  # the counters of feeders that have ended
         self._process_ids: list[int] = []
         self._owner = os.getpid()
         self._begun = 0
-        self._feeder: _Connection | None = None
+        self._feeder: _Connection | None = self._started()
         self._error: BaseException | None = None  # an error that the next call raises
         self._pending: set[int] = set()  # batches that were begun, and not taken or cancelled
         self._arrived: dict[int, Callable[[], dict[str, Any]]] = {}
@@ -106,11 +104,14 @@ class FedBatches(Batches):
             self._forget()
         self._raise_error()
         if self._feeder is None:
-            self._feeder = _Connection(self._context, self._setup, uploads=self._uploads, device_id=self._device_id)
+            self._feeder = self._started()
         self._begun += 1
         self._pending.add(self._begun)
         self._send(self._feeder, ("begin", self._begun, items, padding, is_first))
         return self._begun
+
+    def _started(self) -> "_Connection":
+        return _Connection(self._context, self._setup, device_id=self._device_id)
 
     def take(self, key: int) -> dict[str, Any]:
         """Wait for a batch, and return it. Raises the error of the batch."""
@@ -123,7 +124,7 @@ class FedBatches(Batches):
                 raise _closed()
             if not self._feeder.has_message:
                 self._end_copies()
-                self._send(self._feeder, ("starve", key))
+                self._send(self._feeder, ("starve", key, self._feeder.received))
                 self._feeder.wait()
             self._receive(self._feeder)
         self._pending.discard(key)
@@ -180,8 +181,7 @@ class FedBatches(Batches):
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
         self._process_ids = made.process_ids
-        if made.report:
-            _set_sum(self.report, self._earlier, made.report)
+        self.report.extend(made.report)
         problem = made.error
         if made.key == ALL and problem is not None:
             self._end(at_once=False)
@@ -193,11 +193,28 @@ class FedBatches(Batches):
             return
         try:
             uploads = [self._upload(array, size) for array, size in zip(arrays, made.device_bytes, strict=True)]
-        except Exception as error:  # such as full memory of the GPU
-            failure = error
+        except Exception as error:
+            failure = self._explained(error, made)
             self._arrived[made.key] = lambda: _fail(failure)
             return
         self._arrived[made.key] = lambda: self._content(made, arrays, uploads)
+
+    def _explained(self, error: Exception, made: BatchMessage) -> Exception:
+        """Return an error of the copy to the GPU. If the GPU's memory is full, the error has a remedy."""
+        if self._device_id is None:
+            return error
+        from framedex.loader.batches.on_gpu import free_memory, is_out_of_memory
+
+        if not is_out_of_memory(error):
+            return error
+        explained = FramedexError(
+            "the GPU's memory is full",
+            where=f"a batch with frames of {sum(made.device_bytes) / GIBIBYTE:.2f} GiB",
+            found=f"{str(error).splitlines()[0]} ({free_memory(self._device_id)})",
+            remedy="use a smaller batch_size, or a smaller size=(height, width)",
+        )
+        explained.__cause__ = error
+        return explained
 
     def _upload(self, array: NDArray[np.uint8] | None, size: int) -> tuple[Any, Any]:
         """Copy the first bytes of a slot to the GPU. Return the tensor, and an event after the copy."""
@@ -267,7 +284,6 @@ class FedBatches(Batches):
         self._arrived.clear()
         self._copying.clear()
         self._error, self._process_ids = None, []
-        self._earlier = copy.deepcopy(self.report)
 
     def _end(self, *, at_once: bool) -> None:
         feeder, self._feeder = self._feeder, None
@@ -311,43 +327,26 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return {key: _mapped(function, own) for key, own in value.items()} if isinstance(value, dict) else function(value)
 
 
-def _set_sum(report: LoaderReport, earlier: LoaderReport, values: dict[str, Any]) -> None:
-    """Set the values of a report to the sum of an earlier report and newer values, and add the new faults.
-
-    The time for which the trainer waits (`waiting`) is not changed, because this process measures it.
-    """
-    for one in fields(report):
-        before, value = getattr(earlier, one.name), values.get(one.name)
-        if one.name == "faults":
-            report.faults += value or []
-        elif one.name == "seconds":
-            total: defaultdict[str, float] = defaultdict(float, before)
-            for stage, seconds in (value or {}).items():
-                total[stage] += seconds
-            total["waiting"] = report.seconds["waiting"]
-            report.seconds = total
-        elif isinstance(before, Counter):
-            setattr(report, one.name, before + (value or Counter()))
-        else:
-            setattr(report, one.name, before + (value or 0))
-
-
 class _Connection:
     """A running feeder, as the trainer's process sees it.
 
     Args:
         context: The multiprocessing context in which the feeder is started.
         setup: The packed setup.
-        uploads: Whether frames that are on the CPU in the feeder are copied to the GPU by this process.
-        device_id: The number of the GPU for which slots are pinned in this process. None if they are not pinned.
+        device_id: The number of the GPU to which this process copies frames. None if it does not.
+
+    Attributes:
+        received: The number of batches that were received.
     """
 
-    def __init__(self, context: Any, setup: bytes, *, uploads: bool, device_id: int | None) -> None:
+    def __init__(self, context: Any, setup: bytes, *, device_id: int | None) -> None:
         self._connection, theirs = context.Pipe()
         released, release = os.pipe()
-        self._slots = SlotReader(_Releases(release).write, device_id=device_id)
+        self._releases = _Releases(release)
+        self._slots = SlotReader(self._releases.add, device_id=device_id)
+        self.received = 0
         options = {
-            "uploads": uploads,
+            "uploads": device_id is not None,
             "trainer_id": os.getpid(),
             "level": logging.getLogger("framedex").getEffectiveLevel(),
         }
@@ -364,7 +363,8 @@ class _Connection:
         )
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Send a message. Raises ConnectionError if the feeder has died."""
+        """Send a message, after the slots that are free again. Raises ConnectionError if the feeder has died."""
+        self._releases.send()
         self._connection.send(message)
 
     @property
@@ -379,7 +379,8 @@ class _Connection:
 
     def wait(self) -> None:
         """Wait for the next message, or for the end of the feeder."""
-        self._poll.poll()
+        with self._releases.at_once():
+            self._poll.poll()
 
     def receive(self) -> BatchMessage | None:
         """Return the next description, or None for a message about a slot. Raises EOFError if the feeder has ended."""
@@ -388,6 +389,7 @@ class _Connection:
         except OSError as error:  # the feeder has died in the middle of a message, or with unread messages
             raise EOFError from error
         if isinstance(message, BatchMessage):
+            self.received += 1
             return message
         kind, number = message
         if kind == "slot":
@@ -421,7 +423,9 @@ class _Connection:
 
 
 class _Releases:
-    """A pipe to which the numbers of slots that are free again are written.
+    """The numbers of slots that are free again, and the pipe to which they are written. Thread-safe.
+
+    Each write wakes the feeder, so numbers wait for the next message, unless this process waits for a batch.
 
     Args:
         descriptor: The end of the pipe. It is closed with this object.
@@ -429,12 +433,34 @@ class _Releases:
 
     def __init__(self, descriptor: int) -> None:
         self._end, self._owner = os.fdopen(descriptor, "wb", buffering=0), os.getpid()
+        self._numbers: deque[int] = deque()
+        self._is_waiting = False
 
-    def write(self, number: int) -> None:
-        """Write the number of a slot, unless this is a forked process. Nothing happens if the feeder has ended."""
-        if os.getpid() == self._owner:
+    def add(self, number: int) -> None:
+        """Add the number of a slot."""
+        self._numbers.append(number)
+        if self._is_waiting:
+            self.send()
+
+    def send(self) -> None:
+        """Write all numbers, unless this is a forked process. Nothing happens if the feeder has ended."""
+        numbers = bytearray()
+        with contextlib.suppress(IndexError):
+            while True:
+                numbers += self._numbers.popleft().to_bytes(4, "little")
+        if numbers and os.getpid() == self._owner:
             with contextlib.suppress(OSError):
-                self._end.write(number.to_bytes(4, "little"))
+                self._end.write(numbers)
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write numbers at once during a `with` block."""
+        self._is_waiting = True
+        try:
+            self.send()
+            yield
+        finally:
+            self._is_waiting = False
 
 
 def _close(ours: Any, process: Any, slots: SlotReader) -> None:

@@ -12,7 +12,6 @@ import queue
 import signal
 import threading
 from collections import deque
-from dataclasses import fields
 from multiprocessing import connection, reduction
 from typing import Any
 
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 from framedex.errors import internal_error
 from framedex.execution.spawning import leave_out_pandas
 from framedex.loader.batches.batch_queue import BatchQueue, BatchSetup
-from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.rooms import Rooms
 from framedex.loader.batches.slots import DROPPED, Slot, SlotMaker
 from framedex.loader.batches.transfer import ALL, BatchMessage, BatchPickler, aligned, marked
@@ -37,7 +35,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
         trainer: The connection to the trainer's process.
         released: The pipe from which the numbers of slots arrive that are not in use any more.
         setup: The packed BatchSetup.
-        uploads: Whether frames are marked for the copy to the trainer's GPU although they are on the CPU here.
+        uploads: Whether the trainer's process copies frames to its GPU.
         trainer_id: The process id of the trainer's process.
         level: The level of the logger "framedex" in the trainer's process.
     """
@@ -144,7 +142,7 @@ class _Feeder:
             lambda number: outbox.put(("drop", number)),
             device_id=setup.options.device_id if setup.options.device == "gpu" else None,
         )
-        # Workers write frames into rooms if they decode all clips and finish their frames.
+        # Decoders write frames into rooms if nothing but collation is left to do.
         self._rooms = Rooms(self.slots) if setup.workers_finish else None
         self._records: deque[logging.LogRecord] = deque()
         logger = logging.getLogger("framedex")
@@ -152,10 +150,9 @@ class _Feeder:
         logger.propagate = False
         logger.setLevel(level)
         self._batches = BatchQueue(setup, self._rooms)
-        self._faults = 0  # number of faults that were sent
         self._own_keys: dict[int, int] = {}  # the key in `_batches` of each batch that was begun and not finished
         self._changing = threading.Lock()
-        self._sent = 0  # the key of the last batch that was sent
+        self._sent, self._last = 0, 0  # the number of batches that were sent, and the key of the last one
         self._begun: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._copies: Any = None
         self._thread = threading.Thread(target=self._deliver, name="framedex-deliver", daemon=True)
@@ -170,8 +167,11 @@ class _Feeder:
                 self._begun.put(key)
             elif command == "cancel":
                 self._batches.cancel([self._own_keys.pop(key) for key in arguments[0] if key in self._own_keys])
-            elif arguments[0] > self._sent:  # the trainer waits for this batch
-                self.slots.starve(True)
+            else:
+                key, received = arguments
+                # If a message is on its way, the trainer says again that it waits, when it has received the message.
+                if key > self._last and received == self._sent:
+                    self.slots.starve(True)
 
     def close(self) -> None:
         """End all threads and workers."""
@@ -202,21 +202,12 @@ class _Feeder:
                 made = BatchMessage(key=key, error=_sendable(error))
             if self._rooms is not None:
                 self._rooms.end(own, is_used=made.slots[1] is not None)
-            made.report, made.process_ids = self._report(), self._batches.process_ids
+            made.report, made.process_ids = self._batches.report.take(), self._batches.process_ids
             made.records = [self._records.popleft() for _ in range(len(self._records))]
             with self._changing:
                 self.slots.starve(False)
-                self._sent = key
+                self._sent, self._last = self._sent + 1, key
             self._outbox.put(made)
-
-    def _report(self) -> dict[str, Any]:
-        """Return the values of the report, with the faults that were not sent before."""
-        report = self._batches.report
-        values = {one.name: getattr(report, one.name) for one in fields(report) if one.name != "faults"}
-        new: list[Fault] = report.faults[self._faults :]
-        self._faults += len(new)
-        values = {name: value.copy() if hasattr(value, "copy") else value for name, value in values.items()}
-        return values | {"faults": new}
 
     def _described(self, key: int, finished: Any, own: int) -> BatchMessage:
         """Wait for a batch, write its arrays into a slot unless they are in the batch's room, and describe it."""
@@ -260,7 +251,8 @@ class _Feeder:
                 from framedex.loader.batches.on_gpu import HostCopies  # needs torch
 
                 self._copies = HostCopies()
-            self._copies.copy(array, on_gpu)
+            tensors = [tensor for _, tensor in on_gpu]
+            self._copies.copy(tensors, [array[begin : begin + tensor.nbytes] for begin, tensor in on_gpu])
 
 
 class _Collector(logging.Handler):

@@ -132,7 +132,7 @@ class Fetcher:
             wanted: The request.
             ask: A function that asks the loader. For the cost of a clip (ClipCost) that the GPU can decode, it returns
                 whether the GPU is to decode the clip. For a RoomRequest, it returns the place (Placed) to which frames
-                are written, or None. If None, the GPU decodes all clips that it can, and frames are returned.
+                are written, or None. Without this function, frames are returned.
         """
         try:
             return self._fetch(wanted, ask)
@@ -161,8 +161,8 @@ class Fetcher:
             packets=len(clip.recipe.packet_size),
         )
         is_fit = pixels.dtype == "uint8" and (self._options.windows or fetched.cutout is None)
-        is_for_gpu = wanted.on_gpu and is_fit and self._prepare(fetched, clip, encoded)
-        if is_for_gpu and ask is not None and not ask(fetched.cost):
+        is_for_gpu = wanted.on_gpu is not False and is_fit and self._prepare(fetched, clip, encoded)
+        if is_for_gpu and wanted.on_gpu is None and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
             # A transform may return any object. `sendable` converts it for sending to another process.

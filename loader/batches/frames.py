@@ -392,6 +392,15 @@ class Frames:
         """Return the frames of a clip that a worker decoded, uint8 [F, H, W, 3], on the device."""
         return clip.frames
 
+    def placed(self, frames: list[Any], places: list[tuple[int, int]]) -> list[Any]:
+        """Return frames that a decoder returned where their batches are made. Here, they are there already.
+
+        Args:
+            frames: The decoded frames of each clip.
+            places: The key of each clip's batch, and the index of the clip in the batch.
+        """
+        return frames
+
     def finish(self, frames: list[Any]) -> Any:
         """Return the delivered frames of a batch, after the transform, normalisation, layout and collation.
 

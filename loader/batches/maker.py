@@ -32,6 +32,7 @@ Decoded = tuple[Fetched, Any]
 @dataclass(order=True, slots=True)
 class _Waiting:
     batch: int
+    place: int = field(compare=False)
     clip: Fetched = field(compare=False)
     done: Future[Decoded | None] = field(compare=False)
 
@@ -59,12 +60,17 @@ class DecodingThreads:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, batch: int, clip: Fetched) -> Future[Decoded | None]:
+    def submit(self, batch: int, place: int, clip: Fetched) -> Future[Decoded | None]:
         """Return the future of a clip with its frames. Its result is None if neither GPU nor CPU can decode the clip.
 
         The future raises RuntimeError if the GPU's memory is full, and the exceptions of `ClipSupply.decoded_by_cpu`.
+
+        Args:
+            batch: The key of the batch.
+            place: The index of the clip in the batch.
+            clip: The clip.
         """
-        waiting = _Waiting(batch, clip, Future())
+        waiting = _Waiting(batch, place, clip, Future())
         with self._changed:
             self._waiting.append(waiting)
             self._changed.notify()
@@ -107,7 +113,7 @@ class DecodingThreads:
         measured = contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds)
         try:
             with measured:
-                found = self._decode_together([waiting.clip for waiting in part], decode)
+                found = self._decode_together(part, decode)
         except BaseException as error:  # the futures raise the error, and the thread continues
             for waiting in part:
                 waiting.done.set_exception(error)
@@ -115,21 +121,29 @@ class DecodingThreads:
         for waiting, decoded in zip(part, found, strict=True):
             waiting.done.set_result(decoded)
 
-    def _decode_together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
+    def _decode_together(self, part: list[_Waiting], decode: DecodeClips) -> list[Decoded | None]:
         """Return each clip with its frames, or None for a clip that neither GPU nor CPU can decode."""
         try:
-            return list(zip(clips, decode(clips, self._supply.report), strict=True))
+            return list(self._decoded(part, decode))
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
             LOG.warning("a decoder on the GPU failed on several clips, which are decoded one by one: %s", error)
             self._supply.report.add(retried="batch")
-            return [self._decode_alone(clip, decode) for clip in clips]
+            return [self._decode_alone(waiting, decode) for waiting in part]
 
-    def _decode_alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
+    def _decoded(self, part: list[_Waiting], decode: DecodeClips) -> list[Decoded]:
+        """Decode clips on the GPU, and return them with their frames where their batches are made."""
+        clips = [waiting.clip for waiting in part]
+        frames = decode(clips, self._supply.report)
+        placed = self._frames.placed(frames, [(waiting.batch, waiting.place) for waiting in part])
+        return list(zip(clips, placed, strict=True))
+
+    def _decode_alone(self, waiting: _Waiting, decode: DecodeClips) -> Decoded | None:
         """Decode a single clip on the GPU. If the GPU fails, let a worker decode the clip."""
+        clip = waiting.clip
         try:
-            return clip, decode([clip], self._supply.report)[0]
+            return self._decoded([waiting], decode)[0]
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
@@ -341,7 +355,7 @@ class BatchMaker:
                 if clip is None or clip.frames is not None:
                     decoded[place] = None if clip is None else (clip, self._given(clip))
                 else:
-                    on_gpu[place] = self._gpu.submit(batch.key, clip)
+                    on_gpu[place] = self._gpu.submit(batch.key, place, clip)
             decoded |= {place: future.result() for place, future in on_gpu.items()}
         finally:
             for future in on_gpu.values():

@@ -1,6 +1,7 @@
 """Steps of a loader on a GPU that need only torch, and no DALI: checks, the last form of frames, copies to the host."""
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from framedex.core.limits import GIBIBYTE
 from framedex.errors import FramedexError
 from framedex.loader.batches.frames import Finish
 from framedex.loader.pixels.options import CHANNEL_AXIS
@@ -39,6 +41,23 @@ def check_cuda(device_id: int) -> None:
 
 def _unusable(found: str, remedy: str) -> FramedexError:
     return FramedexError("decoding on a GPU needs an NVIDIA GPU that torch can use", found=found, remedy=remedy)
+
+
+# The messages by which RuntimeErrors of torch, DALI and NVDEC say that GPU memory is full.
+OUT_OF_MEMORY = re.compile(
+    r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch, DALI or NVDEC says that the GPU's memory is full."""
+    return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
+
+
+def free_memory(device_id: int) -> str:
+    """Return a text with the free and the total memory of a GPU."""
+    free, total = torch.cuda.mem_get_info(device_id)
+    return f"{free / GIBIBYTE:.1f} of {total / GIBIBYTE:.1f} GiB free on cuda:{device_id}"
 
 
 class FrameFinisher:
@@ -81,19 +100,19 @@ class HostCopies:
     def __init__(self) -> None:
         self._stream: Any = None
 
-    def copy(self, array: NDArray[np.uint8], tensors: list[tuple[int, Tensor]]) -> None:
-        """Copy CUDA tensors into an array, uint8 [size], each to the given begin. Wait until all copies are complete.
+    def copy(self, tensors: list[Tensor], arrays: list[NDArray[Any]]) -> None:
+        """Copy CUDA tensors into arrays of the same number of bytes. Wait until all copies are complete.
 
         The copies begin after the work that the current stream has queued.
         """
-        device = tensors[0][1].device
+        device = tensors[0].device
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
         try:
             with torch.cuda.stream(self._stream):
-                for begin, tensor in tensors:
-                    own = tensor.contiguous().view(-1).view(torch.uint8)
-                    torch.from_numpy(array[begin : begin + own.numel()]).copy_(own, non_blocking=True)
+                for tensor, array in zip(tensors, arrays, strict=True):
+                    target = torch.from_numpy(array.reshape(-1).view(np.uint8))
+                    target.copy_(tensor.contiguous().view(-1).view(torch.uint8), non_blocking=True)
         finally:  # after an error, too, because the array may be used again
             self._stream.synchronize()

@@ -1,8 +1,9 @@
-"""Room in shared memory for the frames of a batch, into which workers write the frames of their clips.
+"""Room in shared memory for the frames of a batch, into which decoders write the frames of their clips.
 
 When a worker has decoded a clip, it asks for room. For the first clip of a batch, the feeder takes a slot that is large
 enough for all clips of the batch. So the frames of clips with one shape form a whole batch in the slot, and are not
 copied again before they leave the slot. A clip of another shape gets no room, and its frames are sent to the feeder.
+Frames that a GPU has decoded are copied into the same slot.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import math
 import mmap
 import threading
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,14 +66,25 @@ class Room:
     Attributes:
         slot: The slot.
         clip: The shape and the type of the frames of each clip.
-        writing: The number of workers that may be writing into the slot.
-        is_free: Whether the slot becomes free when no worker writes any more.
+        writing: The number of clips whose frames may be written now.
+        is_free: Whether the slot becomes free when nothing is written any more.
     """
 
     slot: Slot
     clip: RoomRequest
     writing: int = 0
     is_free: bool = False
+
+    def array(self, begin: int, clips: int | None = None) -> NDArray[Any]:
+        """Return the frames of a clip, or of this clip and the next ones, as an array of the slot's memory.
+
+        Args:
+            begin: The first byte of the frames.
+            clips: The number of clips, which are the first axis of the array. If None, the array is of one clip.
+        """
+        size = self.clip.size * (1 if clips is None else clips)
+        array = self.slot.array()[begin : begin + size].view(self.clip.dtype)
+        return array.reshape(self.clip.shape if clips is None else (clips, *self.clip.shape))
 
 
 class Rooms:
@@ -84,41 +96,38 @@ class Rooms:
 
     def __init__(self, slots: SlotMaker) -> None:
         self._slots = slots
-        # None for a batch that has no room yet, and False for one that will not get any.
-        self._rooms: dict[int, Room | Literal[False] | None] = {}
+        # A number of clips for a batch that has no room yet, and None for a batch that will not get any.
+        self._rooms: dict[int, Room | int | None] = {}
         self._lock = threading.Lock()
 
-    def begin(self, batch: int) -> None:
-        """Allow workers to ask for room for a batch."""
+    def begin(self, batch: int, clips: int) -> None:
+        """Allow decoders to ask for room for a batch with this number of clips."""
         with self._lock:
-            self._rooms[batch] = None
+            self._rooms[batch] = clips
 
-    def grant(self, batch: int, place: int, clips: int, request: RoomRequest) -> tuple[Placed, Room] | None:
-        """Return room for a clip, or None if there is none. `wrote` must be called when the clip's task has ended.
+    def grant(self, batch: int, place: int, request: RoomRequest) -> tuple[Placed, Room] | None:
+        """Return room for a clip, or None if there is none. `wrote` must be called when the frames are written.
 
         Args:
             batch: The key of the batch.
             place: The index of the clip in the batch.
-            clips: The number of clips of the batch.
             request: The shape and the type of the clip's frames.
         """
         with self._lock:
-            if batch not in self._rooms:
-                return None  # the batch was cancelled
-            room = self._rooms[batch]
-            if room is None:
+            room = self._rooms.get(batch)  # None if the batch was cancelled
+            if isinstance(room, int):
                 slot = None
                 with contextlib.suppress(OSError):  # too many open files, or no memory
-                    slot = self._slots.take_spare(clips * request.size)
-                room = self._rooms[batch] = False if slot is None else Room(slot, request)
-            if not room or room.clip != request:
+                    slot = self._slots.take_spare(room * request.size)
+                room = self._rooms[batch] = None if slot is None else Room(slot, request)
+            if room is None or room.clip != request:
                 return None
             room.writing += 1
             begin = place * request.size
             return Placed(batch, room.slot.number, begin, request, room.slot.path, self._slots.numbers), room
 
     def wrote(self, rooms: list[Room]) -> None:
-        """Note that the task of a clip has ended. `rooms` has the room that it got, or is empty."""
+        """Note that frames were written, once into each room, or that they will not be written."""
         with self._lock:
             for room in rooms:
                 room.writing -= 1
@@ -127,7 +136,7 @@ class Rooms:
     def slot(self, batch: int) -> Slot | None:
         """Return the slot of a batch that was not ended, or None if it has none."""
         room = self._rooms[batch]
-        return room.slot if room else None
+        return room.slot if isinstance(room, Room) else None
 
     def array(self, placed: Placed, clips: int | None = None) -> NDArray[Any]:
         """Return the frames of a clip, or of this clip and the next ones, as an array of the slot's memory.
@@ -137,10 +146,8 @@ class Rooms:
             clips: The number of clips, which are the first axis of the array. If None, the array is of one clip.
         """
         room = self._rooms[placed.batch]
-        assert room  # it has placed frames
-        size = placed.frames.size * (1 if clips is None else clips)
-        array = room.slot.array()[placed.begin : placed.begin + size].view(placed.frames.dtype)
-        return array.reshape(placed.frames.shape if clips is None else (clips, *placed.frames.shape))
+        assert isinstance(room, Room)  # it has placed frames
+        return room.array(placed.begin, clips)
 
     def end(self, batch: int, *, is_used: bool) -> None:
         """End the room of a batch that was finished or cancelled.
@@ -151,9 +158,11 @@ class Rooms:
         """
         with self._lock:
             room = self._rooms.pop(batch, None)
-            if room and is_used:
+            if not isinstance(room, Room):
+                return
+            if is_used:
                 self._slots.sent(room.slot.number)
-            elif room:
+            else:
                 room.is_free = True
                 self._release(room)
 
@@ -164,16 +173,40 @@ class Rooms:
 
 
 class PlacedFrames(Frames):
-    """The last stage of a feeder whose workers write frames into rooms.
+    """The last stage of a feeder whose decoders write frames into rooms. Batches are made on the CPU.
 
     Args:
         finish: The options for the steps after decoding, which are done already except for collation.
         rooms: The rooms.
+        decoding: The object that has the decoders.
     """
 
-    def __init__(self, finish: Finish, rooms: Rooms) -> None:
+    def __init__(self, finish: Finish, rooms: Rooms, decoding: Frames) -> None:
         super().__init__(finish)
-        self._rooms = rooms
+        self._rooms, self._decoding = rooms, decoding
+        self.decoders, self.at_once = decoding.decoders, decoding.at_once
+        self.working, self.memory_left = decoding.working, decoding.memory_left  # type: ignore[method-assign]
+        self._copies: Any = None
+
+    def placed(self, frames: list[Any], places: list[tuple[int, int]]) -> list[Any]:
+        """Copy frames, uint8 tensors on the GPU, into the rooms of their batches, or else into arrays."""
+        granted = [
+            self._rooms.grant(batch, place, RoomRequest(tuple(clip.shape), "uint8"))
+            for clip, (batch, place) in zip(frames, places, strict=True)
+        ]
+        arrays = [
+            np.empty(clip.shape, np.uint8) if found is None else found[1].array(found[0].begin)
+            for clip, found in zip(frames, granted, strict=True)
+        ]
+        try:
+            if self._copies is None:
+                from framedex.loader.batches.on_gpu import HostCopies  # needs torch
+
+                self._copies = HostCopies()
+            self._copies.copy(frames, arrays)
+        finally:
+            self._rooms.wrote([found[1] for found in granted if found is not None])
+        return [array if found is None else found[0] for array, found in zip(arrays, granted, strict=True)]
 
     def finish(self, frames: list[Any]) -> Any:
         """Return the frames of a batch: a part of the slot if they lie there one after the other, or else copies."""

@@ -6,6 +6,8 @@ slot to a GPU is complete.
 """
 
 import contextlib
+import functools
+import logging
 import mmap
 import os
 import threading
@@ -23,6 +25,7 @@ SHARE, LEAST = 4, 3  # the slots of a loader may take a quarter of the memory, b
 SHARED_FROM = 64 << 10  # bytes of the smallest array in a slot
 STEP = 2 << 20  # slots have a multiple of this size in bytes
 SPARE = 8  # a new slot is larger by this part than needed, so that it also suffices for slightly larger batches
+LOG = logging.getLogger("framedex.loader")
 
 
 class Slot:
@@ -49,7 +52,10 @@ class Slot:
         return np.frombuffer(self._memory, np.uint8)
 
     def pin(self, device_id: int) -> None:
-        """Lock the memory for fast copies to and from a GPU. If CUDA refuses, copies are slower, but correct."""
+        """Lock the memory for fast copies to and from a GPU. If CUDA refuses, copies are slower, but correct.
+
+        A refusal is logged once.
+        """
         import torch
 
         with torch.cuda.device(device_id):
@@ -60,6 +66,7 @@ class Slot:
                 return
             with contextlib.suppress(RuntimeError):  # CUDA reports the refusal again at the next launch of a kernel
                 torch.zeros(1, device="cuda").add_(1)
+        warn_once(f"CUDA does not lock memory for batches (error {int(result)}), so copies to the GPU are slower")
 
     def unpin(self) -> None:
         """Undo `pin`. No copy from or to the memory may be in progress."""
@@ -244,6 +251,12 @@ class SlotReader:
         for slot in self._slots.values():
             slot.unpin()
         self._slots.clear()
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Log a warning, but only once in this process."""
+    LOG.warning("%s", text)
 
 
 _forks = 0  # number of times that this process was forked

@@ -33,7 +33,6 @@ from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, L
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
 from framedex.loader.batches.frames import JoinsViews, LoaderOptions
 from framedex.loader.batches.slots import SHARED_FROM
-from framedex.loader.routing.balance import Balance, ClipCost
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -321,24 +320,15 @@ class ClipSupply:
         )
         self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
 
-    def submit(self, number: int, *, on_gpu: bool, answer: Answer | None = None) -> Future[Fetched | Fault]:
-        """Let a worker fetch a clip. With `on_gpu`, the worker prepares it for the GPU if the GPU can decode it."""
+    def submit(self, number: int, *, on_gpu: bool | None, answer: Answer | None = None) -> Future[Fetched | Fault]:
+        """Let a worker fetch a clip.
+
+        Args:
+            number: The number of the clip.
+            on_gpu: Whether the worker prepares the clip for the GPU, if possible. If None, the worker asks.
+            answer: A function that answers the worker's questions.
+        """
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu), answer)
-
-    def submit_balanced(self, number: int, balance: Balance, batch: int) -> Future[Fetched | Fault]:
-        """Let a worker fetch a clip of a batch, and decode the clip unless the GPU would finish it earlier."""
-
-        def learn(future: Future[Fetched | Fault]) -> None:
-            fetched = None if future.cancelled() or future.exception() is not None else future.result()
-            if isinstance(fetched, Fetched) and fetched.frames is not None:
-                balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
-
-        def answer(question: Any) -> bool | None:  # workers also ask for room, which they do not get here
-            return balance.gives_to_gpu(batch, question) if isinstance(question, ClipCost) else None
-
-        future = self.pool.submit(ClipRequest(number=number, on_gpu=True), answer)
-        future.add_done_callback(learn)
-        return future
 
     def take(self, number: int, future: Future[Fetched | Fault], *, replaceable: bool = True) -> Fetched | None:
         """Wait for a submitted clip. Return the clip or its replacement, or None if the clip is skipped.

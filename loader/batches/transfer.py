@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.slots import SHARED_FROM, Slot
 
 ALIGNMENT = 256  # bytes, alignment of arrays in a slot; copies to and from a GPU are fast with it
@@ -31,7 +32,7 @@ class BatchMessage:
         places: (index in `slots`, begin, end) of each array on the CPU.
         device_bytes: For each slot, the size of its first part, which is copied to the GPU.
         error: The error. None if the batch is complete.
-        report: The values of the feeder's report, with the faults that were not sent before.
+        report: What the feeder has counted since the last batch.
         records: The log records since the last batch.
         process_ids: The process ids of the feeder's workers.
     """
@@ -42,7 +43,7 @@ class BatchMessage:
     places: list[tuple[int, int, int]] = field(default_factory=list)
     device_bytes: list[int] = field(default_factory=lambda: [0, 0])
     error: BaseException | None = None
-    report: dict[str, Any] = field(default_factory=dict)
+    report: LoaderReport = field(default_factory=LoaderReport)
     records: list[logging.LogRecord] = field(default_factory=list)
     process_ids: list[int] = field(default_factory=list)
 
@@ -55,10 +56,12 @@ class Upload:
 
 
 def marked(frames: Any) -> Any:
-    """Mark the frames of a batch for the copy to a GPU."""
+    """Mark the frames of a batch for the copy to the trainer's GPU. Tensors on a GPU are copied in any case."""
     if isinstance(frames, dict):
         return {view: marked(own) for view, own in frames.items()}
-    return list(map(Upload, frames)) if isinstance(frames, list) else Upload(frames)
+    if isinstance(frames, list):
+        return list(map(marked, frames))
+    return Upload(frames) if isinstance(frames, np.ndarray) else frames
 
 
 def aligned(size: int) -> int:

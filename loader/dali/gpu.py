@@ -6,7 +6,6 @@ copied, and the output is deleted after the copies are complete.
 """
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from framedex.core.limits import GIBIBYTE
 from framedex.loader.batches.faults import Fetched, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
-from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda
+from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.routing.movie import groups, movie_feed
@@ -140,23 +138,6 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
     if (order == PAD).any():
         frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
     return frames
-
-
-# The messages by which RuntimeErrors of torch, DALI and NVDEC say that GPU memory is full.
-OUT_OF_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch, DALI or NVDEC says that the GPU's memory is full."""
-    return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
-
-
-def free_memory(device_id: int) -> str:
-    """Return a text with the free and the total memory of a GPU."""
-    free, total = torch.cuda.mem_get_info(device_id)
-    return f"{free / GIBIBYTE:.1f} of {total / GIBIBYTE:.1f} GiB free on cuda:{device_id}"
 
 
 # Number of threads that decode. The GPU decodes for one thread while the other builds movies or copies frames.

@@ -3,6 +3,9 @@
 When a worker has read a clip, it asks whether to decode the clip itself or to leave it to the GPU. If the GPU's queue
 is so long that the worker would finish earlier, the worker decodes the clip. So both are busy, whatever their speeds.
 
+If many finished batches wait for the trainer, workers decode all clips that they can finish in time. The GPU is then
+left to the training, which decoding on the GPU slows down more than decoding on CPU cores.
+
 Decoding times are estimated from the manifest. The constants below were measured on one H200 and one CPU core of its
 host. A loader multiplies the estimates by measured ratios, so only the proportions between clips matter.
 """
@@ -75,18 +78,24 @@ MIN_QUEUE = 0.04
 # The weights of earlier measurements in the moving averages of decoding times, for single clips on the CPU, and for
 # parts on the GPU (a part is a set of clips that the GPU decodes together). The time varies more for a single clip.
 CPU_MEMORY, GPU_MEMORY = 0.9, 0.8
+STEP_MEMORY = 0.9  # as above, for the time between the begins of two batches
 
 
 class Balance:
-    """The length of the GPU's queue, and the measured speeds of the GPU and the workers. Thread-safe.
+    """The length of the GPU's queue, and the measured speeds of the GPU, the workers and the trainer. Thread-safe.
 
     Args:
+        ahead: The number of batches that are begun before the trainer takes the first one. When the trainer has taken
+            a batch, another one begins.
         clock: A function that returns the time in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self, ahead: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._ahead, self._clock = ahead, clock
         self._lock = threading.Lock()
+        self._newest = 0  # the batch that was begun last
+        self._begun = clock()  # the time at which it was begun
+        self._step = 0.0  # seconds between the begins of two batches
         self._queued: dict[int, float] = {}  # estimated seconds of the clips that wait for the GPU, by batch
         self._cpu_factors: dict[str, float] = {}  # measured time / estimated time, by codec
         self._gpu_seconds = self._gpu_estimated = 0.0  # measured and estimated seconds of recent parts
@@ -95,8 +104,15 @@ class Balance:
         self._done = 0.0  # seconds for which the GPU has decoded the active parts, up to `_since`
 
     def begin(self, batch: int) -> None:
-        """Add a batch to the queue. `gives_to_gpu` adds the estimated seconds of its clips until `end` is called."""
+        """Add a batch to the queue. `gives_to_gpu` adds the estimated seconds of its clips until `end` is called.
+
+        Args:
+            batch: The number of the batch, which is one greater than that of the batch before.
+        """
         with self._lock:
+            now = self._clock()
+            self._step = STEP_MEMORY * self._step + (1 - STEP_MEMORY) * (now - self._begun)
+            self._newest, self._begun = batch, now
             self._queued[batch] = 0.0
 
     def end(self, batch: int) -> None:
@@ -116,11 +132,18 @@ class Balance:
             by_cpu = cost.cpu * self._cpu_factors.get(cost.codec, 1.0)
             done = min(self._done + self._clock() - self._since, sum(self._active) * factor) if self._active else 0.0
             waiting = max(0.0, sum(self._queued.values()) * factor - done)  # seconds until the GPU's queue is empty
-            if max(by_cpu, MIN_QUEUE) < waiting + cost.gpu * factor:
+            if self._has_time(by_cpu) or max(by_cpu, MIN_QUEUE) < waiting + cost.gpu * factor:
                 return False
             if batch in self._queued:
                 self._queued[batch] += cost.gpu
             return True
+
+    def _has_time(self, by_cpu: float) -> bool:
+        """Return whether the trainer has batches for long enough that a worker can decode a clip meanwhile."""
+        oldest = min(self._queued, default=self._newest)
+        complete = oldest - (self._newest - self._ahead) - 1  # batches that the trainer takes before it needs `oldest`
+        seconds = complete * self._step - (self._clock() - self._begun)  # until the trainer needs `oldest`
+        return self._ahead > 0 and seconds > max(by_cpu, self._ahead / 2 * self._step)
 
     def decoded_by_cpu(self, cost: ClipCost, seconds: float) -> None:
         """Update the ratio of measured to estimated time of a codec after a worker has decoded a clip.

@@ -203,7 +203,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
                 (tensor,) = decoder.decoders[0]([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
-            from framedex.loader.dali.gpu import is_out_of_memory  # needs torch
+            from framedex.loader.batches.on_gpu import is_out_of_memory  # needs torch
 
             if is_out_of_memory(error):
                 raise FramedexError(

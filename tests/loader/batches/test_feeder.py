@@ -266,18 +266,18 @@ def test_a_slow_worker_of_a_cancelled_batch_does_not_write_into_the_next_one() -
     pipe = _Pipe(most=100 * parts.slots.STEP)
     rooms = parts.rooms.Rooms(pipe.maker)
     request = parts.rooms.RoomRequest((4, 100_000), "uint8")
-    rooms.begin(1)
-    placed, room = rooms.grant(1, 0, 2, request) or pytest.fail("no room")
+    rooms.begin(1, 2)
+    placed, room = rooms.grant(1, 0, request) or pytest.fail("no room")
     rooms.end(1, is_used=False)  # cancelled while a worker writes
-    assert rooms.grant(1, 1, 2, request) is None
-    rooms.begin(2)
-    other, _ = rooms.grant(2, 0, 2, request) or pytest.fail("no room")
+    assert rooms.grant(1, 1, request) is None
+    rooms.begin(2, 2)
+    other, _ = rooms.grant(2, 0, request) or pytest.fail("no room")
     assert other.slot != placed.slot
     rooms.wrote([room])
-    rooms.begin(3)
-    again, _ = rooms.grant(3, 1, 2, request) or pytest.fail("no room")
+    rooms.begin(3, 2)
+    again, _ = rooms.grant(3, 1, request) or pytest.fail("no room")
     assert (again.slot, again.begin) == (placed.slot, 400_000)
-    assert rooms.grant(3, 0, 2, parts.rooms.RoomRequest((4, 50_000), "uint8")) is None
+    assert rooms.grant(3, 0, parts.rooms.RoomRequest((4, 50_000), "uint8")) is None
     frames = np.arange(400_000, dtype=np.uint8).reshape(4, 100_000)
     assert not parts.rooms.write(frames, again._replace(path="/proc/1/nothing"))
     assert parts.rooms.write(frames, again)

@@ -30,6 +30,7 @@ class Simulation:
         gpu: by what the GPU's time differs from its estimate.
         batch: clips per batch.
         ahead: batches in progress besides the oldest one.
+        training: the seconds of a training step.
     """
 
     workers: int
@@ -38,8 +39,11 @@ class Simulation:
     gpu: float
     batch: int = 16
     ahead: int = 6
+    training: float = 0.0
     now: float = 0.0
     on_cpu: int = 0
+    waited: float = 0.0
+    trained_until: float = 0.0
     gpu_until: float = 0.0
     since: float = 0.0
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -47,8 +51,8 @@ class Simulation:
 
     def run(self) -> float:
         """Return the seconds until all clips are decoded."""
-        self.balance = Balance(lambda: self.now)
-        self.to_begin = deque(range(0, len(self.cost), self.batch))
+        self.balance = Balance(self.ahead, lambda: self.now)
+        self.to_begin = deque(range(-(-len(self.cost) // self.batch)))
         self.asked: deque[int] = deque()
         self.left: dict[int, int] = {}
         self.ready: dict[int, deque[int]] = {}
@@ -66,13 +70,17 @@ class Simulation:
 
     def step(self) -> None:
         """Begin all that can begin."""
-        while self.left and not self.left[next(iter(self.left))]:  # batches are delivered in their order
+        # Batches are delivered in their order.
+        while self.left and not self.left[next(iter(self.left))] and self.now >= self.trained_until:
             key = next(iter(self.left))
             del self.left[key], self.ready[key]
-            self.balance.end(key)
+            self.waited += self.now - self.trained_until
+            self.trained_until = self.now + self.training
+            if self.training:
+                self.at(self.training, lambda: None)
         while self.to_begin and len(self.left) <= self.ahead:
             key = self.to_begin.popleft()
-            clips = range(key, min(key + self.batch, len(self.cost)))
+            clips = range(key * self.batch, min((key + 1) * self.batch, len(self.cost)))
             self.balance.begin(key)
             self.left[key], self.ready[key] = len(clips), deque()
             self.asked += clips
@@ -85,9 +93,14 @@ class Simulation:
             self.decode()
             self.since = self.now
 
+    def made(self, key: int) -> None:
+        self.left[key] -= 1
+        if not self.left[key]:
+            self.balance.end(key)
+
     def fetch(self, clip: int) -> None:
         self.idle -= 1
-        key, cost = clip // self.batch * self.batch, self.cost[clip]
+        key, cost = clip // self.batch, self.cost[clip]
 
         def read() -> None:
             if self.balance.gives_to_gpu(key, cost):
@@ -101,7 +114,7 @@ class Simulation:
             self.balance.decoded_by_cpu(cost, cost.cpu * self.cpu(clip))
             self.idle += 1
             self.on_cpu += 1
-            self.left[key] -= 1
+            self.made(key)
 
         self.at(READ, read)
 
@@ -119,7 +132,7 @@ class Simulation:
             measured.close()
             self.free += 1
             for key, _ in ready:
-                self.left[key] -= 1
+                self.made(key)
 
         self.gpu_until = max(self.now, self.gpu_until) + PART + sum(seconds.values()) * self.gpu
         self.at(self.gpu_until - self.now, done)
@@ -177,8 +190,27 @@ def test_mixed_clips_are_decoded_nearly_as_fast_as_possible() -> None:
     assert 0 < simulation.on_cpu < len(mixed)
 
 
+@pytest.mark.parametrize(("workers", "cpu", "gpu"), [(12, 0.02, 0.0017), (16, 0.1, 0.0075)])
+def test_the_gpu_is_left_to_a_trainer_whose_batches_wait(workers: int, cpu: float, gpu: float) -> None:
+    clips = costs(4096, cpu, gpu)
+    _, on_cpu, both = rates(workers, clips[0], 1.0, 1.0)
+
+    def trained(share: float) -> tuple[float, float]:
+        """Return the shares of the clips on the CPU, and of the time that a trainer waits with this share of `both`."""
+        simulation = Simulation(workers, clips, lambda clip: 1.0, 1.0, training=16 / (share * both))
+        seconds = simulation.run()
+        return simulation.on_cpu / len(clips), simulation.waited / seconds
+
+    slow, waited = trained(0.8 * on_cpu / both)
+    assert slow > 0.9
+    assert waited < 0.02
+    quick, waited = trained(0.75)
+    assert 0.3 < quick < 1
+    assert waited < 0.05
+
+
 def test_a_clip_goes_to_a_core_if_the_gpu_would_be_done_with_it_later() -> None:
-    balance = Balance()
+    balance = Balance(6)
     slow, quick = ClipCost(codec="h264", cpu=1.0, gpu=0.25), ClipCost(codec="h264", cpu=0.1, gpu=0.25)
     balance.begin(0)
     assert not balance.gives_to_gpu(0, quick)
@@ -188,7 +220,7 @@ def test_a_clip_goes_to_a_core_if_the_gpu_would_be_done_with_it_later() -> None:
 
 
 def test_a_cancelled_batch_is_forgotten() -> None:
-    balance = Balance()
+    balance = Balance(6)
     cost = ClipCost(codec="h264", cpu=1.0, gpu=0.6)
     balance.begin(1)
     assert [balance.gives_to_gpu(1, cost) for _ in range(2)] == [True, False]
@@ -197,7 +229,7 @@ def test_a_cancelled_batch_is_forgotten() -> None:
 
 
 def test_estimates_are_corrected_by_what_workers_need() -> None:
-    balance, cost = Balance(), ClipCost(codec="vp9", cpu=0.1, gpu=0.2)
+    balance, cost = Balance(6), ClipCost(codec="vp9", cpu=0.1, gpu=0.2)
     assert not balance.gives_to_gpu(0, cost)
     for _ in range(50):
         balance.decoded_by_cpu(cost, 0.3)
@@ -209,7 +241,7 @@ def test_estimates_are_corrected_by_what_workers_need() -> None:
 
 def test_estimates_are_corrected_by_what_the_gpu_needs() -> None:
     now = [0.0]
-    balance, cost = Balance(lambda: now[0]), ClipCost(codec="h264", cpu=0.5, gpu=0.1)
+    balance, cost = Balance(6, lambda: now[0]), ClipCost(codec="h264", cpu=0.5, gpu=0.1)
     assert balance.gives_to_gpu(0, cost)
     with balance.decoding({0: 0.1}):
         now[0] += 1.0
