@@ -23,7 +23,7 @@ from benchmarks.hazard_media import frame_shown
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.loader.batches import fetch
-from framedex.loader.batches.faults import ClipRequest, Fault, LoaderReport
+from framedex.loader.batches.faults import ClipRequest, Fault
 from framedex.loader.batches.frames import Finish
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.movie import GpuMovie, gpu_movie, plain_movie
@@ -141,9 +141,7 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
             fetched = fetcher(ClipRequest(number=number, on_gpu=True))
             if isinstance(fetched, Fault):
                 raise fetched.error()
-            with decoder.working():
-                (frames,) = decoder.decoders[0]([fetched], LoaderReport())
-                pixels = frames.cpu().numpy()
+            pixels = decoder.decode_alone(fetched).cpu().numpy()
         except Exception as error:
             yield {"number": number, "refused": _short(f"{type(error).__name__}: {error}")}
             continue

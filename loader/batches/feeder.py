@@ -24,6 +24,7 @@ from framedex.loader.batches.batch_queue import BatchQueue, BatchSetup
 from framedex.loader.batches.rooms import Rooms
 from framedex.loader.batches.slots import DROPPED, Slot, SlotMaker
 from framedex.loader.batches.transfer import ALL, BatchMessage, BatchPickler, aligned, marked
+from framedex.loader.routing.driver import sleep_while_waiting
 
 SECONDS_TO_SEND = 5.0  # seconds after which a feeder that ends does not wait for its last message any more
 
@@ -46,6 +47,8 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
         own = BatchSetup.unpacked(setup)
         if own.runs_own_code and not own.has_functions:
             leave_out_pandas()
+        if own.options.device == "gpu" and not os.environ.get("FDX_SPIN"):
+            sleep_while_waiting(own.options.device_id)
         feeder = _Feeder(outbox, own, uploads=uploads, level=level)
         watched = [trainer, released, *_end_of(trainer_id)]
         while True:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
-from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, OnError
+from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, LoaderReport, OnError
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
 from framedex.loader.routing.movie import Colour
@@ -392,13 +392,22 @@ class Frames:
         """Return the frames of a clip that a worker decoded, uint8 [F, H, W, 3], on the device."""
         return clip.frames
 
-    def placed(self, frames: list[Any], places: list[tuple[int, int]]) -> list[Any]:
-        """Return frames that a decoder returned where their batches are made. Here, they are there already.
+    def kept(self, distinct: list[Any], clips: list[Fetched], places: list[tuple[int, int]]) -> list[Any]:
+        """Return the frames of clips from frames that a decoder has decoded, and whose memory it will use again.
 
         Args:
-            frames: The decoded frames of each clip.
+            distinct: The distinct frames of each clip, uint8 [unique, H, W, 3], on the device of the decoder.
+            clips: The clips.
             places: The key of each clip's batch, and the index of the clip in the batch.
         """
+        raise NotImplementedError  # there are no decoders
+
+    def decode_alone(self, clip: Fetched) -> Any:
+        """Return the frames of a single clip on the device of the decoder. Raises RuntimeError if the decoder fails."""
+        with self.working():
+            (frames,) = self.decoders[0](
+                [clip], LoaderReport(), lambda distinct, _: self.kept(distinct, [clip], [(0, 0)])
+            )
         return frames
 
     def finish(self, frames: list[Any]) -> Any:

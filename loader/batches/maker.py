@@ -133,11 +133,15 @@ class DecodingThreads:
             return [self._decode_alone(waiting, decode) for waiting in part]
 
     def _decoded(self, part: list[_Waiting], decode: DecodeClips) -> list[Decoded]:
-        """Decode clips on the GPU, and return them with their frames where their batches are made."""
+        """Decode clips on the GPU, and return them with their frames."""
+
+        def keep(distinct: list[Any], numbers: list[int]) -> list[Any]:
+            own = [part[number] for number in numbers]
+            places = [(waiting.batch, waiting.place) for waiting in own]
+            return self._frames.kept(distinct, [waiting.clip for waiting in own], places)
+
         clips = [waiting.clip for waiting in part]
-        frames = decode(clips, self._supply.report)
-        placed = self._frames.placed(frames, [(waiting.batch, waiting.place) for waiting in part])
-        return list(zip(clips, placed, strict=True))
+        return list(zip(clips, decode(clips, self._supply.report, keep), strict=True))
 
     def _decode_alone(self, waiting: _Waiting, decode: DecodeClips) -> Decoded | None:
         """Decode a single clip on the GPU. If the GPU fails, let a worker decode the clip."""

@@ -14,6 +14,7 @@ from framedex.errors import FramedexError
 from framedex.loader.batches.frames import Finish
 from framedex.loader.pixels.options import CHANNEL_AXIS
 from framedex.loader.routing.driver import driver_support
+from framedex.sharder.decoding.cutout import Cutout, cut_into
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -94,6 +95,20 @@ class FrameFinisher:
         return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
 
 
+def windows_of(decoded: Tensor, cutout: Cutout | None) -> Tensor:
+    """Return the windows of decoded frames, [windows, unique, H, W, 3]. Without a cutout, they share memory.
+
+    Args:
+        decoded: The decoded and scaled frames, [unique, H, W, 3].
+        cutout: The turn and the windows. If None, the frames are a single window.
+    """
+    if cutout is None:
+        return decoded[None]
+    windows = decoded.new_zeros((len(cutout.windows), len(decoded), *cutout.size, decoded.shape[-1]))
+    cut_into(windows, decoded, cutout, torch)
+    return windows
+
+
 class HostCopies:
     """Copies from a GPU to the host, on a CUDA stream of their own."""
 
@@ -105,6 +120,8 @@ class HostCopies:
 
         The copies begin after the work that the current stream has queued.
         """
+        if not tensors:
+            return
         device = tensors[0].device
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

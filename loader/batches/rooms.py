@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.batches.faults import Fetched
 from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.batches.slots import Slot, SlotMaker
+from framedex.records.clip import PAD
 
 Shape = tuple[int, ...]
 
@@ -188,25 +190,40 @@ class PlacedFrames(Frames):
         self.working, self.memory_left = decoding.working, decoding.memory_left  # type: ignore[method-assign]
         self._copies: Any = None
 
-    def placed(self, frames: list[Any], places: list[tuple[int, int]]) -> list[Any]:
-        """Copy frames, uint8 tensors on the GPU, into the rooms of their batches, or else into arrays."""
-        granted = [
-            self._rooms.grant(batch, place, RoomRequest(tuple(clip.shape), "uint8"))
-            for clip, (batch, place) in zip(frames, places, strict=True)
-        ]
-        arrays = [
-            np.empty(clip.shape, np.uint8) if found is None else found[1].array(found[0].begin)
-            for clip, found in zip(frames, granted, strict=True)
-        ]
-        try:
-            if self._copies is None:
-                from framedex.loader.batches.on_gpu import HostCopies  # needs torch
+    def kept(self, distinct: list[Any], clips: list[Fetched], places: list[tuple[int, int]]) -> list[Any]:
+        """Copy decoded frames from the GPU into the rooms of their batches, or else into arrays, in their order."""
+        from framedex.loader.batches.on_gpu import HostCopies, windows_of  # needs torch
 
-                self._copies = HostCopies()
-            self._copies.copy(frames, arrays)
+        if self._copies is None:
+            self._copies = HostCopies()
+        sources: list[Any] = []
+        targets: list[NDArray[Any]] = []
+        found: list[Any] = []
+        rooms: list[Room] = []
+        try:
+            for frames, clip, (batch, place) in zip(distinct, clips, places, strict=True):
+                windows = windows_of(frames, clip.cutout)
+                order = clip.order
+                assert order is not None  # every clip that a GPU decodes has an order
+                shape = (len(windows), len(order), *windows.shape[2:])
+                is_stacked = clip.cutout is not None and clip.cutout.is_stacked
+                request = RoomRequest(shape if is_stacked else shape[1:], "uint8")
+                granted = self._rooms.grant(batch, place, request)
+                if granted is None:
+                    array = np.empty(request.shape, np.uint8)
+                else:
+                    rooms.append(granted[1])
+                    array = granted[1].array(granted[0].begin)
+                found.append(array if granted is None else granted[0])
+                for source, target in zip(windows, array.reshape(shape), strict=True):
+                    target[order == PAD] = 0
+                    for into, first in runs_of(order):
+                        sources.append(source[first : first + into.stop - into.start])
+                        targets.append(target[into])
+            self._copies.copy(sources, targets)
         finally:
-            self._rooms.wrote([found[1] for found in granted if found is not None])
-        return [array if found is None else found[0] for array, found in zip(arrays, granted, strict=True)]
+            self._rooms.wrote(rooms)
+        return found
 
     def finish(self, frames: list[Any]) -> Any:
         """Return the frames of a batch: a part of the slot if they lie there one after the other, or else copies."""
@@ -218,6 +235,22 @@ class PlacedFrames(Frames):
                 return list(map(self._rooms.array, frames))
             return self._rooms.array(first, len(frames))
         return super().finish([self._rooms.array(clip).copy() if isinstance(clip, Placed) else clip for clip in frames])
+
+
+def runs_of(order: NDArray[np.int64]) -> list[tuple[slice, int]]:
+    """Divide an order of frames into runs of frames that are copied together.
+
+    Args:
+        order: int64 [F], the index of the decoded frame for each frame of a clip, or PAD.
+
+    Returns:
+        (frames of the clip, index of the first decoded frame) of each run. Frames of padding are in no run.
+    """
+    is_pad = order == PAD
+    begins = np.flatnonzero(np.r_[True, (np.diff(order) != 1) | is_pad[:-1]])
+    ends = np.r_[begins[1:], len(order)]
+    runs = [(slice(begin, end), int(order[begin])) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return [run for run in runs if run[1] != PAD]
 
 
 _mapped: dict[int, mmap.mmap] = {}  # the slots that this worker has mapped, by number

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from framedex.loader.batches.faults import Fetched, LoaderReport
+from framedex.loader.batches.faults import Fetched, Keep, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
-from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda, free_memory, is_out_of_memory
+from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda, free_memory, is_out_of_memory, windows_of
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.routing.movie import groups, movie_feed
 from framedex.records.clip import PAD
-from framedex.sharder.decoding.cutout import cut_into
 
 
 class GpuDecoder:
@@ -40,19 +39,15 @@ class GpuDecoder:
         self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id)
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
 
-    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
-        """Return the frames of each clip, uint8 [F, H, W, 3], with black frames as padding.
-
-        Raises:
-            RuntimeError: DALI fails.
-        """
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport, keep: Keep) -> list[Any]:
+        """Decode clips, and return what `keep` returns for each clip. Raises RuntimeError if DALI fails."""
         movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
-        frames: dict[int, Tensor] = {}
+        frames: dict[int, Any] = {}
         for stage, decode, places in (("nvdec", self._decode_movies, movies), ("nvjpeg", self._decode_images, images)):
             begun = time.perf_counter()
-            some = [clips[place] for place in places]
-            frames |= zip(places, _copied(decode(some), some), strict=True)
+            if places:
+                frames |= zip(places, keep(decode([clips[place] for place in places]), places), strict=True)
             report.add_seconds(**{stage: time.perf_counter() - begun})
         return [frames[place] for place in range(len(clips))]
 
@@ -108,23 +103,11 @@ def owned_tensors(output: Any) -> list[Tensor]:
     return copies
 
 
-def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
-    """Copy decoded frames into the order and orientation of their clips, and wait until the copies are complete."""
-    copies = [arranged(frames, clip) for frames, clip in zip(decoded, clips, strict=True)]
-    torch.cuda.current_stream().synchronize()  # before DALI's output, `decoded`, is deleted
-    return copies
-
-
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
     """Return a copy of a clip's frames, turned, cropped and in order, with zeros for padding."""
     assert clip.order is not None  # every clip that a GPU decodes has an order
-    if clip.cutout is None:
-        return _in_order(decoded[None], clip.order)[0]
-    cutout = clip.cutout
-    unique = decoded.new_zeros((len(cutout.windows), len(decoded), *cutout.size, decoded.shape[-1]))
-    cut_into(unique, decoded, cutout, torch)
-    frames = _in_order(unique, clip.order)
-    return frames if cutout.is_stacked else frames[0]
+    frames = _in_order(windows_of(decoded, clip.cutout), clip.order)
+    return frames if clip.cutout is not None and clip.cutout.is_stacked else frames[0]
 
 
 def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
@@ -134,6 +117,8 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
         unique: The distinct frames.
         order: int64 [F], the index in `unique` of each frame of the clip. -1 stands for padding, which becomes black.
     """
+    if np.array_equal(order, np.arange(unique.shape[1])):  # without the copy of indices, which waits for the GPU
+        return unique.clone()
     frames = unique[:, torch.from_numpy(np.maximum(order, 0)).to(unique.device)]
     if (order == PAD).any():
         frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
@@ -210,6 +195,12 @@ class GpuFrames(Frames):
     def memory_left(self, error: BaseException) -> str | None:
         """Return a text with the GPU's free memory if an error says that this memory is full, otherwise None."""
         return free_memory(self._device.index) if is_out_of_memory(error) else None
+
+    def kept(self, distinct: list[Any], clips: list[Fetched], places: list[tuple[int, int]]) -> list[Any]:
+        """Copy decoded frames into the order and orientation of their clips, and wait until the copies are complete."""
+        copies = [arranged(frames, clip) for frames, clip in zip(distinct, clips, strict=True)]
+        torch.cuda.current_stream().synchronize()
+        return copies
 
     def given(self, clip: Fetched) -> Tensor:
         """Copy the frames that a worker decoded to the GPU."""

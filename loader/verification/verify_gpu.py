@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.indexer.containers import RANGE_NUMBERS
-from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, LoaderReport
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.clip_dataset import ClipDataset
@@ -199,9 +199,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
         return
     for clip, fetched in waiting:
         try:
-            with decoder.working():
-                (tensor,) = decoder.decoders[0]([fetched], LoaderReport())
-                frames = tensor.cpu().numpy()
+            frames = decoder.decode_alone(fetched).cpu().numpy()
         except RuntimeError as error:
             from framedex.loader.batches.on_gpu import is_out_of_memory  # needs torch
 

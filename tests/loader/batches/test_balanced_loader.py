@@ -44,7 +44,7 @@ class PlayedGpu(Frames):
         self.parts: list[int] = []
         self.decoders = [self._decode, self._decode]
 
-    def _decode(self, clips: Sequence[Any], report: Any) -> list[Any]:
+    def _decode(self, clips: Sequence[Any], report: Any, keep: Any) -> list[Any]:
         self.parts.append(len(clips))
         time.sleep(self._seconds * len(clips))
         if any(clip.item["clip_id"] in self._fails_on for clip in clips):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
 from framedex.loader import batches as parts
+from framedex.loader.batches import on_gpu
+from framedex.loader.batches.frames import Finish, Frames
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import read_barcode
@@ -247,6 +250,85 @@ def test_clips_of_a_batch_lie_in_its_room_unless_one_is_missing_or_of_another_sh
         np.array_equal(own, item) for own, item in zip((f for b in batches for f in b["frames"]), items, strict=True)
     )
     loader.close()
+
+
+class _FakeGpu(Frames):
+    """Decodes clips whose number is not in `broken`, on the CPU, where a GPU would."""
+
+    at_once = (1, 4)
+
+    def __init__(self, finish: Finish, dataset: ClipDataset, broken: set[int]) -> None:
+        super().__init__(finish)
+        self._dataset, self._broken, self.decoded = dataset, broken, 0
+        self.decoders = [self.decode] * 2
+
+    def decode(self, clips: Any, report: object, keep: Any) -> list[Any]:
+        if any(clip.number in self._broken for clip in clips):
+            raise RuntimeError("broken")
+        self.decoded += len(clips)
+        distinct = []
+        for clip in clips:
+            frames = self._dataset[clip.number]["frames"]
+            distinct.append(
+                torch.stack([torch.from_numpy(frames[clip.order == n][0]) for n in range(clip.order.max() + 1)])
+            )
+        return keep(distinct, list(range(len(clips))))  # type: ignore[no-any-return]
+
+
+class _HostCopies:
+    def copy(self, tensors: list[Any], arrays: list[Any]) -> None:
+        for tensor, array in zip(tensors, arrays, strict=True):
+            array[...] = tensor.numpy()
+
+
+@pytest.mark.parametrize(("share", "broken"), [(None, set()), (0.5, set()), (0.0, {5})])
+def test_frames_of_a_gpu_and_of_workers_lie_in_one_room(
+    stored: Path, share: float | None, broken: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, made = ClipDataset(stored), []
+
+    def keep(setup: Any) -> Any:
+        made.append(setup)
+        return parts.batch_queue.BatchQueue(setup)
+
+    def fake(setup: Any) -> _FakeGpu:
+        made.append(_FakeGpu(setup.finish, dataset, broken))
+        return made[-1]
+
+    monkeypatch.setattr(sys.modules[ClipLoader.__module__], "FedBatches", keep)
+    monkeypatch.setattr(on_gpu, "HostCopies", _HostCopies)
+    ClipLoader(dataset, batch_size=4, num_workers=2).close()
+    monkeypatch.setattr(parts.batch_queue.BatchSetup, "frames", fake)
+    setup = replace(made[0], options=replace(made[0].options, device="gpu"), share=share)
+    assert setup.workers_finish
+    pipe = _Pipe(most=100 * parts.slots.STEP)
+    rooms = parts.rooms.Rooms(pipe.maker)
+    batches = parts.batch_queue.BatchQueue(setup, rooms)
+    keys = [batches.begin(list(range(at, at + 4)), 0, is_first=not at) for at in range(0, CLIPS, 4)]
+    for at, key in enumerate(keys):
+        content, slot = batches.take(key), rooms.slot(key)
+        assert slot is not None
+        items = [dataset[4 * at + place]["frames"] for place in range(4)]
+        assert np.array_equal(content["frames"], items)
+        is_whole = all(number // 4 != at for number in broken)
+        assert np.shares_memory(content["frames"], slot.array()) == is_whole
+        rooms.end(key, is_used=False)
+    assert made[-1].decoded > 0
+    assert batches.report.retried["clip"] == len(broken)
+    batches.close()
+    assert pipe.maker.take_spare(1) is not None  # all slots are free again
+
+
+@pytest.mark.parametrize(
+    "order", [[0, 1, 2, 3], [-1, 0, 1, -1, -1], [2, 1, 0], [0, 0, 1, 1, 2], [-1, -1], [3], [0, 2, 3, 4, 1, -1, 0]]
+)
+def test_frames_are_copied_in_runs(order: list[int]) -> None:
+    made = np.full(len(order), -1)
+    runs = parts.rooms.runs_of(np.array(order))
+    for into, first in runs:
+        made[into] = np.arange(first, first + into.stop - into.start)
+    assert made.tolist() == order
+    assert order != [0, 1, 2, 3] or len(runs) == 1
 
 
 def test_iterations_that_are_broken_off_give_their_rooms_back(stored: Path) -> None:
