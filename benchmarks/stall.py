@@ -3,17 +3,21 @@
 A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops 90 %
 of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
 with batches that the step takes ("fed"), and in another process that drops its batches, beside a step on batches that
-are already there. An epoch has 100,000 clips, so that neither its begin nor its end is measured.
+are already there. The speed of a machine changes within seconds, so the step's own speed is measured in turns with the
+others. Batches that wait at the begin of a turn are not counted. An epoch has 100,000 clips, so that neither its begin
+nor its end is measured.
 
-The fields of a row:
-- `own`: clips/s of the step on batches that are already there.
+The fields of a row, which are medians over the turns:
+- `own`: clips/s of the step on batches that are already there, while the loader has nothing to do.
 - `alone`: clips/s of the loader without a step.
-- `fed`, `waiting`, `thread_ms`: clips/s of the step on loaded batches, the share of the time that it waits for them,
-  and the milliseconds of the trainer's threads (all but the step's own) a batch in the loader's code.
-- `beside`, `loader_beside`: clips/s of the step, and of the loader, in two processes.
+- `fed`, `share`, `waiting`, `thread_ms`: clips/s of the step on loaded batches, also as a share of `own` in the same
+  turn, the share of the time that it waits for batches, and the milliseconds of its thread a batch in the loader's code.
+- `beside`, `share_beside`, `loader_beside`: clips/s of the step, its share of `own` in the same turn, and clips/s of the
+  loader, in two processes.
+- `first_batch`: seconds from the begin of the loader's construction to its first batch.
 - `gpu_mib`, `host_mib`: memory of the GPU that is taken, and of this process and its children, while the step is fed.
 
-usage: python -m benchmarks.stall FOLDER --out RESULTS [--model masked] [--way auto] [--seconds 6] [--repeats 3]
+usage: python -m benchmarks.stall FOLDER --out RESULTS [--model masked] [--way auto] [--seconds 1.5] [--turns 5]
        (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; datasets are made in it)
 """
 
@@ -24,6 +28,7 @@ import contextlib
 import itertools
 import multiprocessing
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +47,8 @@ LOADERS = {"cpu": 12, "gpu": 8, "auto": 12}  # num_workers of ClipLoader, by dec
 OTHERS = ("dataloader", "torchcodec")
 OTHER_WORKERS = 14
 TOKENS, WIDTH, HEADS, CLASSES = 1568, 768, 12, 400
-WARM_UP = 40  # batches that are not measured
+WARM_UP = 40  # batches before the first turn
+UNCOUNTED = 10  # batches at the begin of a turn, more than wait then
 EPOCH = 100_000  # clips
 MIB = 1 << 20
 Loader = tuple[Iterator[Any], Callable[[], None]]  # frames of batches, and a function that ends the loader
@@ -78,9 +84,9 @@ class Vit(nn.Module):
 class Trainer:
     """A model with its optimizer, whose step is timed."""
 
-    def __init__(self, kept: float, layers: int, seconds: float) -> None:
+    def __init__(self, kept: float, layers: int) -> None:
         torch.manual_seed(0)
-        self._model, self._seconds = Vit(kept, layers).cuda(), seconds
+        self._model = Vit(kept, layers).cuda()
         self._optimizer = torch.optim.AdamW(self._model.parameters(), 1e-4, fused=True)
 
     def step(self, frames: torch.Tensor) -> None:
@@ -92,19 +98,18 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def rate(self, batches: Iterator[Any], begun: Callable[[], None] = lambda: None) -> Row:
+    def rate(self, batches: Iterator[Any], seconds: float) -> Row:
         """Return clips/s of the step, the share of the time that it waits, and the time of this thread a batch.
 
         Args:
-            batches: The frames of batches, on the GPU or the CPU.
-            begun: A function that is called when the measurement begins, after the batches that are not measured.
+            batches: The frames of batches, on the GPU or the CPU. The first ones are not counted.
+            seconds: The time to measure.
         """
-        for frames in itertools.islice(batches, WARM_UP):
+        for frames in itertools.islice(batches, UNCOUNTED):
             self.step(frames.cuda(non_blocking=True))
         torch.cuda.synchronize()
-        begun()
         first, count, waited, busy = time.perf_counter(), 0, 0.0, 0.0
-        while time.perf_counter() - first < self._seconds:
+        while time.perf_counter() - first < seconds:
             before, own = time.perf_counter(), time.thread_time()
             frames = next(batches).cuda(non_blocking=True)
             waited, busy = waited + time.perf_counter() - before, busy + time.thread_time() - own
@@ -112,11 +117,7 @@ class Trainer:
             count += 1
         torch.cuda.synchronize()
         taken = time.perf_counter() - first
-        return {
-            "clips": round(count * BATCH / taken, 1),
-            "waiting": round(waited / taken, 3),
-            "thread_ms": round(1000 * busy / count, 3),
-        }
+        return {"clips": count * BATCH / taken, "waiting": waited / taken, "thread_ms": 1000 * busy / count}
 
 
 def there() -> Iterator[torch.Tensor]:
@@ -184,22 +185,21 @@ class Torchcodec(torch.utils.data.Dataset[Any]):
 
 
 def _discard(path: Path, way: str, pipe: Any) -> None:
-    """Load batches and drop them. Send "ready" after the first ones, and clips/s between two messages that arrive."""
+    """Load batches and drop them between messages "go" and "stop", and then send clips/s. First, send "ready"."""
     frames, close = loaded(path, way)
     for batch in itertools.islice(frames, WARM_UP):
         batch.cuda(non_blocking=True)
     pipe.send("ready")
-    count, first = 0, None
-    for batch in frames:
-        batch.cuda(non_blocking=True)
-        count += 1
-        if pipe.poll():
-            pipe.recv()
-            torch.cuda.synchronize()
-            if first is not None:
-                pipe.send(round(count * BATCH / (time.perf_counter() - first), 1))
-                break
-            count, first = 0, time.perf_counter()
+    while pipe.recv() == "go":
+        for batch in itertools.islice(frames, UNCOUNTED):
+            batch.cuda(non_blocking=True)
+        count, first = 0, time.perf_counter()
+        while not pipe.poll():
+            next(frames).cuda(non_blocking=True)
+            count += 1
+        torch.cuda.synchronize()
+        pipe.recv()
+        pipe.send(count * BATCH / (time.perf_counter() - first))
     close()
 
 
@@ -214,34 +214,44 @@ def elsewhere(path: Path, way: str) -> Iterator[Any]:
     try:
         ours.recv()
         yield ours
+        ours.send("end")
     finally:
         ours.close()
         process.join(20)
         process.kill()
 
 
-def measure(trainer: Trainer, path: Path, way: str, seconds: float) -> Row:
+def measure(trainer: Trainer, path: Path, way: str, seconds: float, turns: int) -> Row:
     """Return a row of one way."""
-    row: Row = {"own": trainer.rate(there())["clips"]}
-    frames, close = loaded(path, way)
     begun = time.perf_counter()
+    frames, close = loaded(path, way)
     first = next(frames)
-    row["first_batch"] = round(time.perf_counter() - begun, 2)
-    memory: Row = {}
-    fed = trainer.rate(itertools.chain([first], frames), lambda: memory.update(memory_in_use()))
+    row: Row = {"first_batch": round(time.perf_counter() - begun, 2)}
+    for batch in itertools.chain([first], itertools.islice(frames, WARM_UP)):
+        trainer.step(batch.cuda(non_blocking=True))
+    of_turn: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(turns):
+        own, fed = trainer.rate(there(), seconds)["clips"], trainer.rate(frames, seconds)
+        of_turn["own"].append(own)
+        of_turn["fed"].append(fed.pop("clips"))
+        of_turn["share"].append(of_turn["fed"][-1] / own)
+        for name, value in fed.items():
+            of_turn[name].append(value)
+    row |= memory_in_use()
     close()
-    clips = fed.pop("clips")
-    row |= {"fed": clips, "share": round(clips / row["own"], 3)} | fed | memory
     with elsewhere(path, way) as pipe:
-        pipe.send("begin")
-        time.sleep(seconds)
-        pipe.send("end")
-        row["alone"] = pipe.recv()
-    with elsewhere(path, way) as pipe:
-        row["beside"] = trainer.rate(there(), lambda: pipe.send("begin"))["clips"]
-        pipe.send("end")
-        row["loader_beside"] = pipe.recv()
-    return row
+        for _ in range(turns):
+            own = trainer.rate(there(), seconds)["clips"]
+            pipe.send("go")
+            of_turn["beside"].append(trainer.rate(there(), seconds)["clips"])
+            pipe.send("stop")
+            of_turn["loader_beside"].append(pipe.recv())
+            of_turn["share_beside"].append(of_turn["beside"][-1] / own)
+        pipe.send("go")
+        time.sleep(2 * seconds)
+        pipe.send("stop")
+        row["alone"] = round(pipe.recv(), 1)
+    return row | {name: round(float(np.median(values)), 3) for name, values in of_turn.items()}
 
 
 def memory_in_use() -> Row:
@@ -271,20 +281,27 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], choices=list(KEPT))
     parser.add_argument("--way", action="append", default=[], choices=[*LOADERS, *OTHERS])
     parser.add_argument("--layers", type=int, default=12, help="of the masked model; the other has 12")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement in a turn")
+    parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     folder = options.folder.absolute()
-    setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "workers": LOADERS, "layers": options.layers}
+    setup = {
+        "frames_a_clip": FRAMES,
+        "batch_size": BATCH,
+        "size": SIZE,
+        "workers": LOADERS,
+        "layers": options.layers,
+        "turns": options.turns,
+    }
     rows = RowFile(options.out, environment_of("cuda", "nvidia-dali-cuda120", "torch", "torchcodec"), setup)
     prepare_all(folder, [FORMAT])
     path = dataset_path(folder, FORMAT, SAMPLING)
     for model in options.model or list(KEPT):
-        trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12, options.seconds)
-        for repeat, way in itertools.product(range(options.repeats), options.way or [*LOADERS, *OTHERS]):
-            key = {"model": model, "way": way, "repeat": repeat}
+        trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12)
+        for way in options.way or [*LOADERS, *OTHERS]:
+            key = {"model": model, "way": way}
             if not rows.has(**key):
-                rows.add(key | measure(trainer, path, way, options.seconds))
+                rows.add(key | measure(trainer, path, way, options.seconds, options.turns))
 
 
 if __name__ == "__main__":

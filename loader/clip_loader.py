@@ -49,7 +49,8 @@ class ClipLoader:
         device_id: number of the GPU, if `device` does not name it.
         decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips for
             which they are proven to be exact (`routes`), and workers decode the other clips of the same batch. With
-            "auto" and a GPU, workers also decode those clips that they would finish before the GPU (`balance`).
+            "auto" and a GPU, workers also decode those clips that they would finish before the GPU, or before the
+            caller needs them (`balance`).
         cpu_share: with decode="auto", the share of clips that workers decode, 0 to 1. The decoder of each clip is then
             fixed. If None, measured times determine the decoder of each clip, so the frames of two runs may differ by
             rounding.

@@ -275,7 +275,7 @@ class LoaderReport:
             del self.faults[MAX_FAULTS:]
 
 
-# A function that keeps decoded frames, whose memory the decoder will use again. It returns the frames of some clips. Its
+# A function that keeps decoded frames, whose memory the decoder will use again. It returns the frames of some clips. The
 # arguments are the distinct frames of each of these clips, uint8 [unique, H, W, 3], and the indices of these clips.
 Keep = Callable[[list[Any], list[int]], list[Any]]
 # A function that decodes clips. It returns what the Keep returns for each clip, and raises RuntimeError if the decoder
