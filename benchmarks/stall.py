@@ -10,10 +10,11 @@ nor its end is measured.
 The fields of a row, which are medians over the turns:
 - `own`: clips/s of the step on batches that are already there, while the loader has nothing to do.
 - `alone`: clips/s of the loader without a step.
-- `fed`, `share`, `waiting`, `thread_ms`: clips/s of the step on loaded batches, also as a share of `own` in the same
-  turn, the share of the time that it waits for batches, and the milliseconds of its thread a batch in the loader's code.
-- `beside`, `share_beside`, `loader_beside`: clips/s of the step, its share of `own` in the same turn, and clips/s of the
-  loader, in two processes.
+- `fed`, `share`: clips/s of the step on loaded batches, also as a share of `own` in the same turn.
+- `waiting`, `thread_ms`: the share of this time that the step waits for batches, and the milliseconds of its thread in
+  the loader's code, for each batch.
+- `beside`, `share_beside`, `loader_beside`: clips/s of the step, its share of `own` in the same turn, and clips/s of
+  the loader, in two processes.
 - `first_batch`: seconds from the begin of the loader's construction to its first batch.
 - `gpu_mib`, `host_mib`: memory of the GPU that is taken, and of this process and its children, while the step is fed.
 

@@ -1,6 +1,5 @@
 """Records of fetched clips and of clips that are not available, and the counters of a loader."""
 
-import copy
 import logging
 import threading
 from collections import Counter, defaultdict
@@ -254,29 +253,32 @@ class LoaderReport:
                 self.faults.append(fault)
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)
 
-    def take(self) -> "LoaderReport":
-        """Return a report with the current values, and begin again with empty values. Thread-safe."""
+    def take(self) -> dict[str, Any]:
+        """Return the values that are not empty, by name, and begin again with empty values. Thread-safe."""
+        taken, empty = {}, LoaderReport()
         with _COUNTING:
-            taken, empty = copy.copy(self), LoaderReport()
             for one in fields(self):
-                setattr(self, one.name, getattr(empty, one.name))
+                value = getattr(self, one.name)
+                if value:
+                    taken[one.name] = dict(value) if isinstance(value, dict) else value
+                    setattr(self, one.name, getattr(empty, one.name))
         return taken
 
-    def extend(self, later: "LoaderReport") -> None:
-        """Add the values of a later report. Thread-safe."""
+    def extend(self, taken: dict[str, Any]) -> None:
+        """Add the values that another report returned from `take`. Thread-safe."""
         with _COUNTING:
-            for one in fields(self):
-                own, more = getattr(self, one.name), getattr(later, one.name)
-                if isinstance(own, dict):
-                    for key, value in more.items():
-                        own[key] += value
-                elif more:
-                    setattr(self, one.name, own + more)
+            for name, value in taken.items():
+                own = getattr(self, name)
+                if isinstance(value, dict):
+                    for key, more in value.items():
+                        own[key] += more
+                else:
+                    setattr(self, name, own + value)
             del self.faults[MAX_FAULTS:]
 
 
-# A function that keeps decoded frames, whose memory the decoder will use again. It returns the frames of some clips. The
-# arguments are the distinct frames of each of these clips, uint8 [unique, H, W, 3], and the indices of these clips.
+# A function that returns the frames of some clips, after a decoder has decoded them into memory that it will use again.
+# The arguments are the distinct frames of each of these clips, uint8 [unique, H, W, 3], and the indices of these clips.
 Keep = Callable[[list[Any], list[int]], list[Any]]
 # A function that decodes clips. It returns what the Keep returns for each clip, and raises RuntimeError if the decoder
 # fails.

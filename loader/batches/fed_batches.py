@@ -11,6 +11,7 @@ import io
 import logging
 import multiprocessing.util
 import os
+import pickle
 import select
 import signal
 import socket
@@ -180,7 +181,7 @@ class FedBatches(Batches):
             logger = logging.getLogger(record.name)
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
-        self._process_ids = made.process_ids
+        self._process_ids = list(made.process_ids)
         self.report.extend(made.report)
         problem = made.error
         if made.key == ALL and problem is not None:
@@ -255,14 +256,14 @@ class FedBatches(Batches):
 
     def cancel(self, keys: list[int]) -> None:
         """Cancel the batches with these keys, except those that were taken."""
-        if os.getpid() != self._owner:
+        # At exit, when a generator is closed, the feeder has ended before, and modules such as os may be gone.
+        if self._feeder is None or not self._feeder.is_open or os.getpid() != self._owner:
             return
         keys = [key for key in keys if key in self._pending]
         for key in keys:
             self._pending.discard(key)
             self._arrived.pop(key, None)
-        # At exit, when a generator is closed, the feeder has ended before, and modules such as contextlib may be gone.
-        if keys and self._feeder is not None and self._feeder.is_open:
+        if keys:
             try:  # noqa: SIM105
                 self._feeder.send(("cancel", keys))
             except OSError:  # the feeder has died; the next call of `begin` or `take` raises an error
@@ -365,7 +366,7 @@ class _Connection:
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message, after the slots that are free again. Raises ConnectionError if the feeder has died."""
         self._releases.send()
-        self._connection.send(message)
+        self._connection.send_bytes(pickle.dumps(message))
 
     @property
     def is_open(self) -> bool:
@@ -385,7 +386,7 @@ class _Connection:
     def receive(self) -> BatchMessage | None:
         """Return the next description, or None for a message about a slot. Raises EOFError if the feeder has ended."""
         try:
-            message = self._connection.recv()
+            message = pickle.loads(self._connection.recv_bytes())
         except OSError as error:  # the feeder has died in the middle of a message, or with unread messages
             raise EOFError from error
         if isinstance(message, BatchMessage):

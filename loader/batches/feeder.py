@@ -47,7 +47,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
         own = BatchSetup.unpacked(setup)
         if own.runs_own_code and not own.has_functions:
             leave_out_pandas()
-        if own.options.device == "gpu" and not os.environ.get("FDX_SPIN"):
+        if own.options.device == "gpu":
             sleep_while_waiting(own.options.device_id)
         feeder = _Feeder(outbox, own, uploads=uploads, level=level)
         watched = [trainer, released, *_end_of(trainer_id)]
@@ -56,7 +56,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
             if ready and not {trainer, released} & set(ready):
                 return  # the trainer's process has ended
             if trainer in ready:
-                message = trainer.recv()
+                message = pickle.loads(trainer.recv_bytes())
                 _release(feeder.slots, released)  # first, because the message may be that the trainer waits
                 feeder.obey(*message)
             else:
@@ -110,14 +110,14 @@ class _Outbox:
         while (entry := self._messages.get()) is not None:
             message, descriptor = entry
             try:
-                self._trainer.send(message)
+                self._trainer.send_bytes(pickle.dumps(message))
                 if descriptor is not None:
                     reduction.send_handle(self._trainer, descriptor, None)
             except OSError:  # the trainer's process has closed the connection
                 return
             except Exception as error:  # such as MemoryError while the message is pickled
                 with contextlib.suppress(Exception):
-                    self._trainer.send(BatchMessage(key=ALL, error=_sendable(error)))
+                    self._trainer.send_bytes(pickle.dumps(BatchMessage(key=ALL, error=_sendable(error))))
                 return
             finally:
                 if descriptor is not None:
@@ -205,8 +205,11 @@ class _Feeder:
                 made = BatchMessage(key=key, error=_sendable(error))
             if self._rooms is not None:
                 self._rooms.end(own, is_used=made.slots[1] is not None)
-            made.report, made.process_ids = self._batches.report.take(), self._batches.process_ids
-            made.records = [self._records.popleft() for _ in range(len(self._records))]
+            made = made._replace(
+                report=self._batches.report.take(),
+                records=[self._records.popleft() for _ in range(len(self._records))],
+                process_ids=self._batches.process_ids,
+            )
             with self._changing:
                 self.slots.starve(False)
                 self._sent, self._last = self._sent + 1, key
@@ -222,7 +225,7 @@ class _Feeder:
         pickled.dump(content)
         sizes = [len(view) for view in pickled.views]
         *begins, total = itertools.accumulate(map(aligned, sizes), initial=pickled.device_bytes[0])
-        made = BatchMessage(key=key, content=pickled.text, device_bytes=pickled.device_bytes)
+        number = None
         if total:
             slot = self.slots.take(total)
             try:
@@ -230,12 +233,15 @@ class _Feeder:
             except BaseException:
                 self.slots.release(slot.number)
                 raise
-            made.slots[0] = slot.number
+            number = slot.number
         copied = iter([(0, begin, begin + size) for begin, size in zip(begins, sizes, strict=True)])
-        made.places = [next(copied) if place is None else place for place in pickled.places]
-        if room is not None and pickled.uses_room:
-            made.slots[1] = room.number
-        return made
+        return BatchMessage(
+            key=key,
+            content=pickled.text,
+            slots=(number, room.number if room is not None and pickled.uses_room else None),
+            places=[next(copied) if place is None else place for place in pickled.places],
+            device_bytes=pickled.device_bytes,
+        )
 
     def _fill(self, slot: Slot, pickled: BatchPickler, begins: list[int]) -> None:
         """Write the arrays of a batch into a slot. Wait until all copies from the GPU are complete."""

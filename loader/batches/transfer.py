@@ -7,21 +7,20 @@ slot, so that one copy moves all of them.
 import io
 import logging
 import pickle
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.slots import SHARED_FROM, Slot
 
 ALIGNMENT = 256  # bytes, alignment of arrays in a slot; copies to and from a GPU are fast with it
 ALL = -1  # in place of the key of a batch: the error ends the feeder
 
 
-@dataclass(slots=True)
-class BatchMessage:
+class BatchMessage(NamedTuple):
     """The description of a finished batch, or the error of a batch.
 
     Attributes:
@@ -32,20 +31,20 @@ class BatchMessage:
         places: (index in `slots`, begin, end) of each array on the CPU.
         device_bytes: For each slot, the size of its first part, which is copied to the GPU.
         error: The error. None if the batch is complete.
-        report: What the feeder has counted since the last batch.
+        report: What the feeder has counted since the last batch, as `LoaderReport.take` returns it.
         records: The log records since the last batch.
         process_ids: The process ids of the feeder's workers.
     """
 
     key: int
     content: bytes = b""
-    slots: list[int | None] = field(default_factory=lambda: [None, None])
-    places: list[tuple[int, int, int]] = field(default_factory=list)
-    device_bytes: list[int] = field(default_factory=lambda: [0, 0])
+    slots: tuple[int | None, int | None] = (None, None)
+    places: Sequence[tuple[int, int, int]] = ()
+    device_bytes: Sequence[int] = (0, 0)
     error: BaseException | None = None
-    report: LoaderReport = field(default_factory=LoaderReport)
-    records: list[logging.LogRecord] = field(default_factory=list)
-    process_ids: list[int] = field(default_factory=list)
+    report: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    records: Sequence[logging.LogRecord] = ()
+    process_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the driver's libraries, with their ABI versions
 CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}  # cudaVideoCodec
 DEPTHS = (8, 10, 12)
-SUCCESS, NO_DRIVER = 0, 803  # CUDA_SUCCESS, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+SUCCESS = 0  # CUDA_SUCCESS
 BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 MACROBLOCK = 256  # the number of pixels of a macroblock, 16 × 16. The driver limits pictures in macroblocks
 
@@ -123,27 +123,18 @@ def driver_support(device_id: int = 0) -> DriverSupport:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def sleep_while_waiting(device_id: int) -> int:
+def sleep_while_waiting(device_id: int) -> None:
     """Let threads of this process sleep while they wait for a device. By default, CUDA lets them spin.
 
-    This must be called before the process uses the device.
-
-    Returns:
-        The result of the driver: SUCCESS or an error.
+    This must be called before the process uses the device. If the driver refuses, threads spin.
     """
     try:
         cuda = ctypes.CDLL(LIBRARIES[0])
     except OSError:
-        return NO_DRIVER
+        return  # without a driver, the first use of the device raises an error
     device = ctypes.c_int()
-    for call, arguments in (
-        (cuda.cuInit, (0,)),
-        (cuda.cuDeviceGet, (ctypes.byref(device), device_id)),
-        (cuda.cuDevicePrimaryCtxSetFlags_v2, (device, BLOCKING_SYNC)),
-    ):
-        if (code := call(*arguments)) != SUCCESS:
-            return int(code)
-    return SUCCESS
+    if cuda.cuInit(0) == SUCCESS and cuda.cuDeviceGet(ctypes.byref(device), device_id) == SUCCESS:
+        cuda.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING_SYNC)
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
