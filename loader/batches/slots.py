@@ -21,7 +21,7 @@ from framedex.core.limits import GIBIBYTE, machine_bytes
 from framedex.errors import FramedexError
 
 DROPPED = 1 << 31  # added to the number of a slot that must not be used again
-SHARE, LEAST = 4, 3  # the slots of a loader may take a quarter of the memory, but there may always be three
+SHARE, LEAST = 4, 3  # the slots of all ranks may take a quarter of the memory, but there may always be three
 SHARED_FROM = 64 << 10  # bytes of the smallest array in a slot
 STEP = 2 << 20  # slots have a multiple of this size in bytes
 SPARE = 8  # a new slot is larger by this part than needed, so that it also suffices for slightly larger batches
@@ -85,8 +85,8 @@ class SlotMaker:
         send: A function that sends the number and the descriptor of a new slot to the reading process.
         drop: A function that sends the number of a slot that will not be used again to the reading process.
         device_id: The number of the GPU for which the slots are pinned in this process. None if they are not pinned.
-        most: The maximum number of bytes of all slots. Defaults to a quarter of the machine's memory.
-            Three slots are made in any case.
+        most: The maximum number of bytes of all slots. Defaults to a quarter of the machine's memory, divided by the
+            number of ranks on this machine (LOCAL_WORLD_SIZE). Three slots are made in any case.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SlotMaker:
         most: int | None = None,
     ) -> None:
         self._send, self._drop, self._device_id = send, drop, device_id
-        self._most = machine_bytes() // SHARE if most is None else most
+        self._most = machine_bytes() // SHARE // local_ranks() if most is None else most
         self._slots: dict[int, Slot] = {}
         self._free: list[int] = []
         self._made = 0
@@ -203,6 +203,12 @@ class SlotMaker:
         with self._changed:
             self._is_starving = is_starving
             self._changed.notify()
+
+
+def local_ranks() -> int:
+    """Return the number of ranks on this machine, as torchrun and others set it. 1 if it is not set."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(ranks)) if ranks.isdecimal() else 1
 
 
 def _needed(size: int) -> int:

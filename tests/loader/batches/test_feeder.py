@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
+from framedex.core.limits import machine_bytes
 from framedex.loader import batches as parts
 from framedex.loader.batches import on_gpu
 from framedex.loader.batches.frames import Finish, Frames
@@ -209,6 +210,15 @@ def test_slots_that_are_all_in_use_are_an_error_with_a_remedy_and_a_free_one_end
     del half
     thread.join(10)
     assert found == [2]
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(None, 1), ("4", 4), ("0", 1), ("many", 1)])
+def test_ranks_of_a_machine_share_the_memory(ranks: str | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    maker = parts.slots.SlotMaker(lambda *_: None, lambda _: None, device_id=None)
+    assert maker._most == machine_bytes() // 4 // expected
 
 
 def test_slots_that_are_too_small_are_replaced() -> None:
