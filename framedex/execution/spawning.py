@@ -63,6 +63,14 @@ def spawning(handed_over: object) -> context.SpawnContext:
     return _Context() if needs_main else _ContextWithoutMain()
 
 
+def is_starting() -> bool:
+    """Return whether this process was spawned and has not begun its work yet, so that it must not start processes.
+
+    It is importing the main script of its parent then.
+    """
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
 class _WithoutPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":

@@ -189,12 +189,14 @@ class BatchQueue(Batches):
             for of_item in map(self._views.numbers, items):
                 views.append({view: len(numbers) + place for place, view in enumerate(of_item)})
                 numbers += of_item.values()
-        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers), views=views)
+        batch = Batch(
+            key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers, is_first), views=views
+        )
         self._maker.begin(batch)
         self._waiting[batch.key] = batch
         return batch.key
 
-    def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
+    def _request(self, numbers: list[int], is_first: bool) -> list[Future[Fetched | Fault]]:
         """Request clips from workers.
 
         The clips are divided between GPU and workers in fixed shares, or so that each clip is decoded where it would be
@@ -205,7 +207,7 @@ class BatchQueue(Batches):
         if self._rooms is not None:
             self._rooms.begin(self._begun, len(numbers))
         if isinstance(division, Balance):
-            division.begin(self._begun)
+            division.begin(self._begun, is_first=is_first)
             return [self._submit(number, place, on_gpu=None) for place, number in enumerate(numbers)]
         on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
@@ -243,7 +245,7 @@ class BatchQueue(Batches):
             if not isinstance(fetched, Fetched) or fetched.frames is None:
                 return
             if granted and not isinstance(fetched.frames, Placed):
-                warn_once("workers cannot map the memory of batches, so frames are copied once more")
+                warn_once("workers must not open the memory of batches in /proc, so frames are copied once more")
             if balance is not None:
                 balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
 

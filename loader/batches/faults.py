@@ -55,7 +55,7 @@ class Fetched:
         stored: (height, width) of the medium's pictures.
         size: (height, width) to which a GPU scales pictures.
         frames: the frames, if a worker decoded them: uint8 [F, H, W, 3], [crops, F, H, W, 3] if a clip has several
-            crops, or the result of the dataset's transform.
+            crops, or the result of the dataset's transform. A `Placed` if the worker has written them into a room.
         movie: the input of NVDEC, if NVDEC decodes the clip.
         images: the bytes of each JPEG image, uint8 [bytes], if nvJPEG decodes the clip.
         order: int64 [F], for each frame of the clip, the index of the decoded frame, or -1 for a blank frame. If None,
@@ -272,6 +272,8 @@ class LoaderReport:
                 if isinstance(value, dict):
                     for key, more in value.items():
                         own[key] += more
+                elif isinstance(value, list):
+                    own.extend(value)
                 else:
                     setattr(self, name, own + value)
             del self.faults[MAX_FAULTS:]

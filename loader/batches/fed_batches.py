@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from framedex.core.limits import GIBIBYTE
 from framedex.errors import FramedexError, MissingExtraError
-from framedex.execution.spawning import spawning
+from framedex.execution.spawning import is_starting, spawning
 from framedex.loader.batches.batch_queue import Batches, BatchSetup
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.feeder import feed
@@ -43,7 +43,7 @@ class UnsendableError(Exception):
 
 
 class FedBatches(Batches):
-    """Batches that a feeder makes. The feeder is started at once, and again with the first batch after it has ended.
+    """Batches that a feeder makes. The feeder is started at once if possible, or else with the next batch.
 
     Args:
         setup: The dataset and the options.
@@ -81,7 +81,7 @@ class FedBatches(Batches):
         self._process_ids: list[int] = []
         self._owner = os.getpid()
         self._begun = 0
-        self._feeder: _Connection | None = self._started()
+        self._feeder: _Connection | None = None if is_starting() else self._started()
         self._error: BaseException | None = None  # an error that the next call raises
         self._pending: set[int] = set()  # batches that were begun, and not taken or cancelled
         self._arrived: dict[int, Callable[[], dict[str, Any]]] = {}
@@ -106,9 +106,11 @@ class FedBatches(Batches):
         self._raise_error()
         if self._feeder is None:
             self._feeder = self._started()
+        self._forget_copies()
         self._begun += 1
         self._pending.add(self._begun)
-        self._send(self._feeder, ("begin", self._begun, items, padding, is_first))
+        level = logging.getLogger("framedex").getEffectiveLevel() if is_first else None
+        self._send(self._feeder, ("begin", self._begun, items, padding, is_first, level))
         return self._begun
 
     def _started(self) -> "_Connection":
@@ -118,7 +120,7 @@ class FedBatches(Batches):
         """Wait for a batch, and return it. Raises the error of the batch."""
         if os.getpid() != self._owner:
             raise _closed()
-        self._copying = [pair for pair in self._copying if not pair[0].query()]
+        self._forget_copies()
         while key not in self._arrived:
             self._raise_error()
             if self._feeder is None or key not in self._pending:
@@ -198,10 +200,10 @@ class FedBatches(Batches):
             failure = self._explained(error, made)
             self._arrived[made.key] = lambda: _fail(failure)
             return
-        self._arrived[made.key] = lambda: self._content(made, arrays, uploads)
+        self._arrived[made.key] = lambda: self._finished(made, arrays, uploads)
 
     def _explained(self, error: Exception, made: BatchMessage) -> Exception:
-        """Return an error of the copy to the GPU. If the GPU's memory is full, the error has a remedy."""
+        """Return an error of work on the GPU. If the GPU's memory is full, return an error with a remedy."""
         if self._device_id is None:
             return error
         from framedex.loader.batches.on_gpu import free_memory, is_out_of_memory
@@ -230,6 +232,18 @@ class FedBatches(Batches):
             event = self._stream.record_event()
         self._copying.append((event, array))
         return uploaded, event
+
+    def _finished(
+        self, made: BatchMessage, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
+    ) -> dict[str, Any]:
+        """Return the result of `_content`. If the GPU's memory is full, raise an error with a remedy."""
+        try:
+            return self._content(made, arrays, uploads)
+        except Exception as error:
+            explained = self._explained(error, made)
+            if explained is error:
+                raise
+            raise explained from error
 
     def _content(
         self, made: BatchMessage, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
@@ -273,6 +287,10 @@ class FedBatches(Batches):
         """End the feeder."""
         self._end(at_once=False)
         self._error = None
+
+    def _forget_copies(self) -> None:
+        """Forget the copies to the GPU that are complete, which makes their slots free."""
+        self._copying = [pair for pair in self._copying if not pair[0].query()]
 
     def _end_copies(self) -> None:
         """Wait for the copies to the GPU, which makes their slots free."""
@@ -346,10 +364,10 @@ class _Connection:
         self._releases = _Releases(release)
         self._slots = SlotReader(self._releases.add, device_id=device_id)
         self.received = 0
+        self._heard: list[bool] = []  # not empty when a message has arrived
         options = {
             "uploads": device_id is not None,
             "trainer_id": os.getpid(),
-            "level": logging.getLogger("framedex").getEffectiveLevel(),
         }
         self._process = context.Process(
             target=feed, args=(theirs, connection.Connection(released), setup), kwargs=options
@@ -360,7 +378,7 @@ class _Connection:
         self._poll.register(self._connection.fileno(), select.POLLIN)
         # At exit, multiprocessing waits for processes that are not daemons, but calls this function before.
         self._close = multiprocessing.util.Finalize(
-            self, _close, args=(self._connection, self._process, self._slots), exitpriority=10
+            self, _close, args=(self._connection, self._process, self._slots, self._heard), exitpriority=10
         )
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -389,6 +407,7 @@ class _Connection:
             message = pickle.loads(self._connection.recv_bytes())
         except OSError as error:  # the feeder has died in the middle of a message, or with unread messages
             raise EOFError from error
+        self._heard[:] = [True]
         if isinstance(message, BatchMessage):
             self.received += 1
             return message
@@ -445,13 +464,17 @@ class _Releases:
 
     def send(self) -> None:
         """Write all numbers, unless this is a forked process. Nothing happens if the feeder has ended."""
-        numbers = bytearray()
-        with contextlib.suppress(IndexError):
-            while True:
-                numbers += self._numbers.popleft().to_bytes(4, "little")
-        if numbers and os.getpid() == self._owner:
-            with contextlib.suppress(OSError):
-                self._end.write(numbers)
+        numbers: list[int] = []
+        try:
+            with contextlib.suppress(IndexError):
+                while True:
+                    numbers.append(self._numbers.popleft())
+            if numbers and os.getpid() == self._owner:
+                with contextlib.suppress(OSError):
+                    self._end.write(b"".join(number.to_bytes(4, "little") for number in numbers))
+        except BaseException:  # such as KeyboardInterrupt
+            self._numbers.extend(numbers)
+            raise
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -464,11 +487,13 @@ class _Releases:
             self._is_waiting = False
 
 
-def _close(ours: Any, process: Any, slots: SlotReader) -> None:
+def _close(ours: Any, process: Any, slots: SlotReader, heard: list[bool]) -> None:
     # Processes that this process has forked have copies of the connection, so closing it is not sufficient.
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(ours.fileno())) as same:
         same.shutdown(socket.SHUT_RDWR)
     ours.close()
+    if not heard:  # it may be importing libraries, which takes seconds
+        process.kill()
     process.join(SECONDS_TO_END)
     if process.exitcode is None:
         process.kill()

@@ -29,7 +29,7 @@ from framedex.loader.routing.driver import sleep_while_waiting
 SECONDS_TO_SEND = 5.0  # seconds after which a feeder that ends does not wait for its last message any more
 
 
-def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id: int, level: int) -> None:
+def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id: int) -> None:
     """Make batches until the trainer's process closes the connection, or ends. This is the feeder's main function.
 
     Args:
@@ -38,7 +38,6 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
         setup: The packed BatchSetup.
         uploads: Whether the trainer's process copies frames to its GPU.
         trainer_id: The process id of the trainer's process.
-        level: The level of the logger "framedex" in the trainer's process.
     """
     # A signal to all processes of a job must not end the feeder before the trainer has saved its state.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -49,7 +48,7 @@ def feed(trainer: Any, released: Any, setup: bytes, *, uploads: bool, trainer_id
             leave_out_pandas()
         if own.options.device == "gpu":
             sleep_while_waiting(own.options.device_id)
-        feeder = _Feeder(outbox, own, uploads=uploads, level=level)
+        feeder = _Feeder(outbox, own, uploads=uploads)
         watched = [trainer, released, *_end_of(trainer_id)]
         while True:
             ready = connection.wait(watched)
@@ -135,10 +134,10 @@ class _Feeder:
     Args:
         outbox: The messages to the trainer's process.
         setup: The dataset and the options.
-        uploads, level: See `feed`.
+        uploads: See `feed`.
     """
 
-    def __init__(self, outbox: _Outbox, setup: BatchSetup, *, uploads: bool, level: int) -> None:
+    def __init__(self, outbox: _Outbox, setup: BatchSetup, *, uploads: bool) -> None:
         self._outbox, self._uploads = outbox, uploads
         self.slots = SlotMaker(
             lambda number, descriptor: outbox.put(("slot", number), descriptor),
@@ -148,10 +147,9 @@ class _Feeder:
         # Decoders write frames into rooms if nothing but collation is left to do.
         self._rooms = Rooms(self.slots) if setup.workers_finish else None
         self._records: deque[logging.LogRecord] = deque()
-        logger = logging.getLogger("framedex")
-        logger.addHandler(_Collector(self._records))
-        logger.propagate = False
-        logger.setLevel(level)
+        self._logger = logging.getLogger("framedex")
+        self._logger.addHandler(_Collector(self._records))
+        self._logger.propagate = False
         self._batches = BatchQueue(setup, self._rooms)
         self._own_keys: dict[int, int] = {}  # the key in `_batches` of each batch that was begun and not finished
         self._changing = threading.Lock()
@@ -165,7 +163,9 @@ class _Feeder:
         """Carry out a message of the trainer's process."""
         with self._changing:
             if command == "begin":
-                key, items, padding, is_first = arguments
+                key, items, padding, is_first, level = arguments
+                if level is not None:  # the level of the logger in the trainer's process
+                    self._logger.setLevel(level)
                 self._own_keys[key] = self._batches.begin(items, padding, is_first=is_first)
                 self._begun.put(key)
             elif command == "cancel":
@@ -259,7 +259,7 @@ class _Feeder:
             if self._copies is None:
                 from framedex.loader.batches.on_gpu import HostCopies  # needs torch
 
-                self._copies = HostCopies()
+                self._copies = HostCopies(on_gpu[0][1].device)
             tensors = [tensor for _, tensor in on_gpu]
             self._copies.copy(tensors, [array[begin : begin + tensor.nbytes] for begin, tensor in on_gpu])
 

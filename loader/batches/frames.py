@@ -367,8 +367,15 @@ class Runs(Protocol):
         """Return the function's result for each clip. Raises RuntimeError if the function fails."""
 
 
+class CopiesToHost(Protocol):
+    """Interface of an object that copies tensors of a GPU to the host."""
+
+    def copy(self, tensors: list[Any], arrays: list[NDArray[Any]]) -> None:
+        """Copy tensors into arrays of the same number of bytes, and wait until all copies are complete."""
+
+
 class Frames:
-    """The last stage of ClipLoader, which makes batches of decoded frames on the CPU. A subclass does so on a GPU.
+    """The last stage of ClipLoader, which makes batches of decoded frames on the CPU. Subclasses also have decoders.
 
     Args:
         finish: The options for the steps after decoding.
@@ -377,7 +384,7 @@ class Frames:
 
     Attributes:
         decoders: The functions that decode clips on the device, one for each decoding thread. A function may occur
-            several times. Empty on the CPU, where workers decode.
+            several times. Empty if workers decode all clips.
         at_once: The minimum and maximum number of clips that a decoder takes in one call. If fewer clips are waiting,
             the decoder waits a short time for more.
     """
@@ -401,6 +408,10 @@ class Frames:
             places: The key of each clip's batch, and the index of the clip in the batch.
         """
         raise NotImplementedError  # there are no decoders
+
+    def host_copies(self) -> CopiesToHost | None:
+        """Return an object that copies frames from the device of the decoders to the host. None without decoders."""
+        return None
 
     def decode_alone(self, clip: Fetched) -> Any:
         """Return the frames of a single clip on the device of the decoder. Raises RuntimeError if the decoder fails."""

@@ -25,7 +25,7 @@ from framedex.loader.routing.balance import Balance
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
-# A clip, or its replacement, with its frames on the device.
+# A clip, or its replacement, with its frames on the device, or the place of its frames in a room.
 Decoded = tuple[Fetched, Any]
 
 

@@ -110,22 +110,21 @@ def windows_of(decoded: Tensor, cutout: Cutout | None) -> Tensor:
 
 
 class HostCopies:
-    """Copies from a GPU to the host, on a CUDA stream of their own."""
+    """Copies from a GPU to the host, on a CUDA stream of their own. Thread-safe.
 
-    def __init__(self) -> None:
-        self._stream: Any = None
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(self, tensors: list[Tensor], arrays: list[NDArray[Any]]) -> None:
         """Copy CUDA tensors into arrays of the same number of bytes. Wait until all copies are complete.
 
         The copies begin after the work that the current stream has queued.
         """
-        if not tensors:
-            return
-        device = tensors[0].device
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         try:
             with torch.cuda.stream(self._stream):
                 for tensor, array in zip(tensors, arrays, strict=True):

@@ -10,6 +10,7 @@ import contextlib
 import math
 import mmap
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,17 +186,21 @@ class PlacedFrames(Frames):
 
     def __init__(self, finish: Finish, rooms: Rooms, decoding: Frames) -> None:
         super().__init__(finish)
-        self._rooms, self._decoding = rooms, decoding
+        self._rooms, self._decoding, self._copies = rooms, decoding, decoding.host_copies()
         self.decoders, self.at_once = decoding.decoders, decoding.at_once
-        self.working, self.memory_left = decoding.working, decoding.memory_left  # type: ignore[method-assign]
-        self._copies: Any = None
+
+    def working(self) -> AbstractContextManager[Any]:
+        """Return the context manager of the decoders."""
+        return self._decoding.working()
+
+    def memory_left(self, error: BaseException) -> str | None:
+        """If an error means that the GPU's memory is full, return a text with the free memory, otherwise None."""
+        return self._decoding.memory_left(error)
 
     def kept(self, distinct: list[Any], clips: list[Fetched], places: list[tuple[int, int]]) -> list[Any]:
         """Copy decoded frames from the GPU into the rooms of their batches, or else into arrays, in their order."""
-        from framedex.loader.batches.on_gpu import HostCopies, windows_of  # needs torch
+        from framedex.loader.batches.on_gpu import windows_of  # needs torch
 
-        if self._copies is None:
-            self._copies = HostCopies()
         sources: list[Any] = []
         targets: list[NDArray[Any]] = []
         found: list[Any] = []
@@ -220,6 +225,7 @@ class PlacedFrames(Frames):
                     for into, first in runs_of(order):
                         sources.append(source[first : first + into.stop - into.start])
                         targets.append(target[into])
+            assert self._copies is not None  # there are decoders
             self._copies.copy(sources, targets)
         finally:
             self._rooms.wrote(rooms)

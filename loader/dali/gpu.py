@@ -18,7 +18,14 @@ from torch.utils.dlpack import from_dlpack
 
 from framedex.loader.batches.faults import Fetched, Keep, LoaderReport
 from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
-from framedex.loader.batches.on_gpu import FrameFinisher, check_cuda, free_memory, is_out_of_memory, windows_of
+from framedex.loader.batches.on_gpu import (
+    FrameFinisher,
+    HostCopies,
+    check_cuda,
+    free_memory,
+    is_out_of_memory,
+    windows_of,
+)
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.routing.movie import groups, movie_feed
@@ -106,7 +113,11 @@ def owned_tensors(output: Any) -> list[Tensor]:
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
     """Return a copy of a clip's frames, turned, cropped and in order, with zeros for padding."""
     assert clip.order is not None  # every clip that a GPU decodes has an order
-    frames = _in_order(windows_of(decoded, clip.cutout), clip.order)
+    windows = windows_of(decoded, clip.cutout)
+    if np.array_equal(clip.order, np.arange(len(decoded))):  # without the copy of indices, which waits for the GPU
+        frames = windows.clone() if clip.cutout is None else windows
+    else:
+        frames = _in_order(windows, clip.order)
     return frames if clip.cutout is not None and clip.cutout.is_stacked else frames[0]
 
 
@@ -117,8 +128,6 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
         unique: The distinct frames.
         order: int64 [F], the index in `unique` of each frame of the clip. -1 stands for padding, which becomes black.
     """
-    if np.array_equal(order, np.arange(unique.shape[1])):  # without the copy of indices, which waits for the GPU
-        return unique.clone()
     frames = unique[:, torch.from_numpy(np.maximum(order, 0)).to(unique.device)]
     if (order == PAD).any():
         frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
@@ -201,6 +210,10 @@ class GpuFrames(Frames):
         copies = [arranged(frames, clip) for frames, clip in zip(distinct, clips, strict=True)]
         torch.cuda.current_stream().synchronize()
         return copies
+
+    def host_copies(self) -> HostCopies:
+        """Return an object that copies frames from this GPU to the host."""
+        return HostCopies(self._device)
 
     def given(self, clip: Fetched) -> Tensor:
         """Copy the frames that a worker decoded to the GPU."""

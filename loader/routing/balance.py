@@ -12,6 +12,7 @@ host. A loader multiplies the estimates by measured ratios, so only the proporti
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ MIN_QUEUE = 0.04
 # The weights of earlier measurements in the moving averages of decoding times, for single clips on the CPU, and for
 # parts on the GPU (a part is a set of clips that the GPU decodes together). The time varies more for a single clip.
 CPU_MEMORY, GPU_MEMORY = 0.9, 0.8
-STEP_MEMORY = 0.9  # as above, for the time between the begins of two batches
+STEPS = 9  # number of recent steps of the trainer whose median counts, so that a pause does not
 
 
 class Balance:
@@ -93,9 +94,10 @@ class Balance:
     def __init__(self, ahead: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._ahead, self._clock = ahead, clock
         self._lock = threading.Lock()
-        self._newest = 0  # the batch that was begun last
-        self._begun = clock()  # the time at which it was begun
-        self._step = 0.0  # seconds between the begins of two batches
+        self._first = self._newest = 0  # the batches of this iteration that were begun first and last
+        self._begun = 0.0  # the time at which the last one was begun
+        self._steps: deque[float] = deque(maxlen=STEPS)  # seconds between the begins of two batches
+        self._step = 0.0  # their median
         self._queued: dict[int, float] = {}  # estimated seconds of the clips that wait for the GPU, by batch
         self._cpu_factors: dict[str, float] = {}  # measured time / estimated time, by codec
         self._gpu_seconds = self._gpu_estimated = 0.0  # measured and estimated seconds of recent parts
@@ -103,15 +105,20 @@ class Balance:
         self._since = 0.0  # time at which the decoding of a part last began or ended
         self._done = 0.0  # seconds for which the GPU has decoded the active parts, up to `_since`
 
-    def begin(self, batch: int) -> None:
+    def begin(self, batch: int, *, is_first: bool = False) -> None:
         """Add a batch to the queue. `gives_to_gpu` adds the estimated seconds of its clips until `end` is called.
 
         Args:
             batch: The number of the batch, which is one greater than that of the batch before.
+            is_first: Whether this is the first batch of an iteration.
         """
         with self._lock:
             now = self._clock()
-            self._step = STEP_MEMORY * self._step + (1 - STEP_MEMORY) * (now - self._begun)
+            if is_first:
+                self._first = batch
+            if batch - self._first > self._ahead + 1:  # before, the trainer does not determine when a batch begins
+                self._steps.append(now - self._begun)
+                self._step = sorted(self._steps)[len(self._steps) // 2]
             self._newest, self._begun = batch, now
             self._queued[batch] = 0.0
 
@@ -141,7 +148,8 @@ class Balance:
     def _has_time(self, by_cpu: float) -> bool:
         """Return whether the trainer has batches for long enough that a worker can decode a clip meanwhile."""
         oldest = min(self._queued, default=self._newest)
-        complete = oldest - (self._newest - self._ahead) - 1  # batches that the trainer takes before it needs `oldest`
+        taken = max(self._newest - self._ahead, self._first - 1)  # the batch that the trainer has taken last
+        complete = oldest - taken - 1  # batches that the trainer takes before it needs `oldest`
         seconds = complete * self._step - (self._clock() - self._begun)  # until the trainer needs `oldest`
         return self._ahead > 0 and seconds > max(by_cpu, self._ahead / 2 * self._step)
 

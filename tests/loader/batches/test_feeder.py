@@ -22,7 +22,6 @@ import torch
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
 from framedex.core.limits import machine_bytes
 from framedex.loader import batches as parts
-from framedex.loader.batches import on_gpu
 from framedex.loader.batches.frames import Finish, Frames
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
@@ -138,6 +137,26 @@ if __name__ == "__main__":
     print(type(loader._batches).__name__, len(kept))
     iterator = iter(loader)
     next(iterator)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["FedBatches", str(CLIPS // 2)]
+    assert done.stderr == ""
+
+
+def test_a_loader_that_a_script_makes_before_its_guard_starts_no_process_in_a_process(
+    stored: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from framedex import ClipDataset, ClipLoader
+
+class Own(ClipDataset):
+    pass
+
+loader = ClipLoader(Own({str(stored)!r}), batch_size=2, num_workers=1)
+unused = ClipLoader(ClipDataset({str(stored)!r}), batch_size=2, num_workers=1)
+if __name__ == "__main__":
+    print(type(loader._batches).__name__, len(list(loader)))
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["FedBatches", str(CLIPS // 2)]
@@ -272,6 +291,9 @@ class _FakeGpu(Frames):
         self._dataset, self._broken, self.decoded = dataset, broken, 0
         self.decoders = [self.decode] * 2
 
+    def host_copies(self) -> Any:
+        return _HostCopies()
+
     def decode(self, clips: Any, report: object, keep: Any) -> list[Any]:
         if any(clip.number in self._broken for clip in clips):
             raise RuntimeError("broken")
@@ -306,7 +328,6 @@ def test_frames_of_a_gpu_and_of_workers_lie_in_one_room(
         return made[-1]
 
     monkeypatch.setattr(sys.modules[ClipLoader.__module__], "FedBatches", keep)
-    monkeypatch.setattr(on_gpu, "HostCopies", _HostCopies)
     ClipLoader(dataset, batch_size=4, num_workers=2).close()
     monkeypatch.setattr(parts.batch_queue.BatchSetup, "frames", fake)
     setup = replace(made[0], options=replace(made[0].options, device="gpu"), share=share)

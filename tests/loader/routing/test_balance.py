@@ -31,6 +31,8 @@ class Simulation:
         batch: clips per batch.
         ahead: batches in progress besides the oldest one.
         training: the seconds of a training step.
+        epoch: batches per epoch, 0 if there is one epoch.
+        pause: seconds for which the trainer pauses, by batch.
     """
 
     workers: int
@@ -40,6 +42,8 @@ class Simulation:
     batch: int = 16
     ahead: int = 6
     training: float = 0.0
+    epoch: int = 0
+    pause: dict[int, float] = field(default_factory=dict)
     now: float = 0.0
     on_cpu: int = 0
     waited: float = 0.0
@@ -70,20 +74,17 @@ class Simulation:
 
     def step(self) -> None:
         """Begin all that can begin."""
-        # Batches are delivered in their order.
-        while self.left and not self.left[next(iter(self.left))] and self.now >= self.trained_until:
+        while self.now >= self.trained_until:  # a trainer begins batches, and then takes the oldest one
+            self.begin()
+            if not self.left or self.left[next(iter(self.left))]:
+                break
             key = next(iter(self.left))
             del self.left[key], self.ready[key]
             self.waited += self.now - self.trained_until
-            self.trained_until = self.now + self.training
-            if self.training:
-                self.at(self.training, lambda: None)
-        while self.to_begin and len(self.left) <= self.ahead:
-            key = self.to_begin.popleft()
-            clips = range(key * self.batch, min((key + 1) * self.batch, len(self.cost)))
-            self.balance.begin(key)
-            self.left[key], self.ready[key] = len(clips), deque()
-            self.asked += clips
+            seconds = self.training + self.pause.get(key, 0.0)
+            self.trained_until = self.now + seconds
+            if seconds:
+                self.at(seconds, lambda: None)
         while self.idle and self.asked:
             self.fetch(self.asked.popleft())
         while self.free and (ready := sum(map(len, self.ready.values()))):
@@ -92,6 +93,18 @@ class Simulation:
                 break
             self.decode()
             self.since = self.now
+
+    def begin(self) -> None:
+        while self.to_begin and len(self.left) <= self.ahead:
+            key = self.to_begin[0]
+            is_first = key == 0 or (self.epoch > 0 and key % self.epoch == 0)
+            if is_first and self.left:
+                return
+            self.to_begin.popleft()
+            clips = range(key * self.batch, min((key + 1) * self.batch, len(self.cost)))
+            self.balance.begin(key, is_first=is_first)
+            self.left[key], self.ready[key] = len(clips), deque()
+            self.asked += clips
 
     def made(self, key: int) -> None:
         self.left[key] -= 1
@@ -207,6 +220,37 @@ def test_the_gpu_is_left_to_a_trainer_whose_batches_wait(workers: int, cpu: floa
     quick, waited = trained(0.75)
     assert 0.3 < quick < 1
     assert waited < 0.05
+
+
+@pytest.mark.parametrize("pause", [{}, {60: 10.0}, {0: 30.0, 100: 60.0}])
+def test_a_pause_of_the_trainer_does_not_count_as_a_slow_step(pause: dict[int, float]) -> None:
+    clips = costs(4096, 0.1, 0.0075)
+    _, _, both = rates(16, clips[0], 1.0, 1.0)
+    simulation = Simulation(16, clips, lambda clip: 1.0, 1.0, training=16 / (0.75 * both), pause=pause)
+    seconds = simulation.run()
+    assert simulation.waited < 0.05 * (seconds - sum(pause.values()))
+
+
+@pytest.mark.parametrize("epoch", [3, 20])
+def test_the_first_batch_of_an_epoch_does_not_wait_for_slow_cores(epoch: int) -> None:
+    clips = costs(16 * 5 * epoch, 0.5, 0.01)
+    simulation = Simulation(16, clips, lambda clip: 1.0, 1.0, training=1.0, epoch=epoch)
+    simulation.run()
+    assert simulation.waited < 5 * 0.3
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_no_batches_wait_for_the_trainer_when_an_epoch_begins(is_first: bool) -> None:
+    now = [0.0]
+    balance, cost = Balance(4, lambda: now[0]), ClipCost(codec="h264", cpu=0.5, gpu=0.1)
+    for batch in range(12):
+        balance.begin(batch, is_first=batch == 0)
+        balance.end(batch)
+        now[0] += 1.0
+    balance.begin(12, is_first=is_first)
+    assert balance.gives_to_gpu(12, cost) == is_first
+    now[0] += 5.0  # the trainer has taken all batches before
+    assert balance.gives_to_gpu(12, cost)
 
 
 def test_a_clip_goes_to_a_core_if_the_gpu_would_be_done_with_it_later() -> None:
