@@ -4,8 +4,9 @@ A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (1
 of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
 with batches that the step takes ("fed"), and in another process that drops its batches, beside a step on batches that
 are already there. The speed of a machine changes within seconds, so the step's own speed is measured in turns with the
-others. Batches that wait at the begin of a turn are not counted. An epoch has 100,000 clips, so that neither its begin
-nor its end is measured.
+others. (A DataLoader would work on in the step's own turns, so own speed is measured before it is made.) Batches that
+wait at the begin of a turn are not counted. An epoch has 100,000 clips, so that neither its begin nor its end is
+measured.
 
 The fields of a row, which are medians over the turns:
 - `own`: clips/s of the step on batches that are already there, while the loader has nothing to do.
@@ -49,7 +50,8 @@ OTHERS = ("dataloader", "torchcodec")
 OTHER_WORKERS = 14
 TOKENS, WIDTH, HEADS, CLASSES = 1568, 768, 12, 400
 WARM_UP = 40  # batches before the first turn
-UNCOUNTED = 10  # batches at the begin of a turn, more than wait then
+UNCOUNTED = 10  # batches at the begin of a turn, more than wait then in a ClipLoader
+PREFETCH = 2  # batches of each worker of a DataLoader
 EPOCH = 100_000  # clips
 MIB = 1 << 20
 Loader = tuple[Iterator[Any], Callable[[], None]]  # frames of batches, and a function that ends the loader
@@ -99,14 +101,15 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def rate(self, batches: Iterator[Any], seconds: float) -> Row:
+    def rate(self, batches: Iterator[Any], seconds: float, uncounted: int = UNCOUNTED) -> Row:
         """Return clips/s of the step, the share of the time that it waits, and the time of this thread a batch.
 
         Args:
-            batches: The frames of batches, on the GPU or the CPU. The first ones are not counted.
+            batches: The frames of batches, on the GPU or the CPU.
             seconds: The time to measure.
+            uncounted: The number of batches at the begin that are not measured.
         """
-        for frames in itertools.islice(batches, UNCOUNTED):
+        for frames in itertools.islice(batches, uncounted):
             self.step(frames.cuda(non_blocking=True))
         torch.cuda.synchronize()
         first, count, waited, busy = time.perf_counter(), 0, 0.0, 0.0
@@ -146,7 +149,7 @@ def loaded(path: Path, way: str) -> Loader:
         sampler=sampler,
         num_workers=OTHER_WORKERS,
         pin_memory=True,
-        prefetch_factor=4,
+        prefetch_factor=PREFETCH,
         multiprocessing_context="forkserver",
     )
     return iter(clips), lambda: None
@@ -224,6 +227,7 @@ def elsewhere(path: Path, way: str) -> Iterator[Any]:
 
 def measure(trainer: Trainer, path: Path, way: str, seconds: float, turns: int) -> Row:
     """Return a row of one way."""
+    before = [trainer.rate(there(), seconds)["clips"] for _ in range(turns)] if way in OTHERS else None
     begun = time.perf_counter()
     frames, close = loaded(path, way)
     first = next(frames)
@@ -232,7 +236,10 @@ def measure(trainer: Trainer, path: Path, way: str, seconds: float, turns: int) 
         trainer.step(batch.cuda(non_blocking=True))
     of_turn: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(turns):
-        own, fed = trainer.rate(there(), seconds)["clips"], trainer.rate(frames, seconds)
+        if before is None:
+            own, fed = trainer.rate(there(), seconds)["clips"], trainer.rate(frames, seconds)
+        else:
+            own, fed = before.pop(), trainer.rate(frames, seconds, PREFETCH * OTHER_WORKERS + 1)
         of_turn["own"].append(own)
         of_turn["fed"].append(fed.pop("clips"))
         of_turn["share"].append(of_turn["fed"][-1] / own)
@@ -293,6 +300,7 @@ def main() -> None:
         "workers": LOADERS,
         "layers": options.layers,
         "turns": options.turns,
+        "seconds": options.seconds,
     }
     rows = RowFile(options.out, environment_of("cuda", "nvidia-dali-cuda120", "torch", "torchcodec"), setup)
     prepare_all(folder, [FORMAT])

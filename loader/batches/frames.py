@@ -261,8 +261,7 @@ class LoaderOptions:
 
         Normally, two clips per worker are in progress. If a GPU and workers both decode, six clips are in progress,
         because a worker decodes a clip only if the GPU has enough other clips to decode in the meantime. But if frames
-        keep their stored size, only two are in progress, because six clips per worker would take too much of the GPU's
-        memory.
+        keep their stored size, only two are in progress, because six clips per worker would take too much memory.
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
