@@ -20,9 +20,7 @@ import pytest
 import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError, Index
-from framedex.core.limits import machine_bytes
 from framedex.loader import batches as parts
-from framedex.loader.batches.frames import Finish, Frames
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import read_barcode
@@ -237,7 +235,7 @@ def test_ranks_of_a_machine_share_the_memory(ranks: str | None, expected: int, m
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     maker = parts.slots.SlotMaker(lambda *_: None, lambda _: None, device_id=None)
-    assert maker._most == machine_bytes() // 4 // expected
+    assert maker._most == parts.slots.machine_bytes() // 4 // expected
 
 
 def test_slots_that_are_too_small_are_replaced() -> None:
@@ -281,12 +279,12 @@ def test_clips_of_a_batch_lie_in_its_room_unless_one_is_missing_or_of_another_sh
     loader.close()
 
 
-class _FakeGpu(Frames):
+class _FakeGpu(parts.frames.Frames):
     """Decodes clips whose number is not in `broken`, on the CPU, where a GPU would."""
 
     at_once = (1, 4)
 
-    def __init__(self, finish: Finish, dataset: ClipDataset, broken: set[int]) -> None:
+    def __init__(self, finish: Any, dataset: ClipDataset, broken: set[int]) -> None:
         super().__init__(finish)
         self._dataset, self._broken, self.decoded = dataset, broken, 0
         self.decoders = [self.decode] * 2
