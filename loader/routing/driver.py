@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import itertools
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -13,8 +12,6 @@ DEPTHS = (8, 10, 12)
 SUCCESS = 0  # CUDA_SUCCESS
 BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 MACROBLOCK = 256  # the number of pixels of a macroblock, 16 × 16. The driver limits pictures in macroblocks
-
-LOG = logging.getLogger("framedex.loader")
 
 Format = tuple[str, int, int]  # codec, chroma_format_idc, bits
 
@@ -129,7 +126,7 @@ def driver_support(device_id: int = 0) -> DriverSupport:
 def sleep_while_waiting(device_id: int) -> None:
     """Let threads of this process sleep while they wait for a device. By default, CUDA lets them spin.
 
-    This must be called before the process uses the device. If the driver refuses, threads spin, which is logged.
+    This must be called before the process uses the device. If the driver refuses, threads spin.
     """
     try:
         cuda = ctypes.CDLL(LIBRARIES[0])
@@ -137,9 +134,7 @@ def sleep_while_waiting(device_id: int) -> None:
         return  # without a driver, the first use of the device raises an error
     device = ctypes.c_int()
     if cuda.cuInit(0) == SUCCESS and cuda.cuDeviceGet(ctypes.byref(device), device_id) == SUCCESS:
-        code = cuda.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING_SYNC)
-        if code != SUCCESS:
-            LOG.info("threads that wait for the GPU spin, because the driver refuses another mode (error %d)", code)
+        cuda.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING_SYNC)
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
