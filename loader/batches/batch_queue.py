@@ -44,7 +44,7 @@ class Batches(Protocol):
         """Wait for a batch, and return it. Raises the error of the batch."""
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel the batches with these keys, except those that were taken."""
+        """Cancel all batches with these keys that were not taken."""
 
     def close(self) -> None:
         """End all threads and processes."""
@@ -263,7 +263,7 @@ class BatchQueue(Batches):
         return self.pop(key)()
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel the batches with these keys, except those that were taken."""
+        """Cancel all batches with these keys that were not taken."""
         for key in keys:
             batch = self._waiting.pop(key, None)
             if batch is not None:

@@ -282,6 +282,6 @@ class LoaderReport:
 # A function that returns the frames of some clips, after a decoder has decoded them into memory that it will use again.
 # The arguments are the distinct frames of each of these clips, uint8 [unique, H, W, 3], and the indices of these clips.
 Keep = Callable[[list[Any], list[int]], list[Any]]
-# A function that decodes clips. It returns what the Keep returns for each clip, and raises RuntimeError if the decoder
+# A function that decodes clips. It returns the result of its Keep for each clip, and raises RuntimeError if the decoder
 # fails.
 DecodeClips = Callable[[Sequence[Fetched], LoaderReport, Keep], list[Any]]

@@ -195,29 +195,32 @@ class FedBatches(Batches):
             self._arrived[made.key] = lambda: _fail(problem)
             return
         try:
-            uploads = [self._upload(array, size) for array, size in zip(arrays, made.device_bytes, strict=True)]
+            with self._remedies(made):
+                uploads = [self._upload(array, size) for array, size in zip(arrays, made.device_bytes, strict=True)]
         except Exception as error:
-            failure = self._explained(error, made)
+            failure = error
             self._arrived[made.key] = lambda: _fail(failure)
             return
         self._arrived[made.key] = lambda: self._finished(made, arrays, uploads)
 
-    def _explained(self, error: Exception, made: BatchMessage) -> Exception:
-        """Return an error of work on the GPU. If the GPU's memory is full, return an error with a remedy."""
-        if self._device_id is None:
-            return error
-        from framedex.loader.batches.on_gpu import free_memory, is_out_of_memory
+    @contextlib.contextmanager
+    def _remedies(self, made: BatchMessage) -> Iterator[None]:
+        """In a `with` block, replace errors that mean that the GPU's memory is full by an error with a remedy."""
+        try:
+            yield
+        except Exception as error:
+            if self._device_id is None:
+                raise
+            from framedex.loader.batches.on_gpu import free_memory, is_out_of_memory
 
-        if not is_out_of_memory(error):
-            return error
-        explained = FramedexError(
-            "the GPU's memory is full",
-            where=f"a batch with frames of {sum(made.device_bytes) / GIBIBYTE:.2f} GiB",
-            found=f"{str(error).splitlines()[0]} ({free_memory(self._device_id)})",
-            remedy="use a smaller batch_size, or a smaller size=(height, width)",
-        )
-        explained.__cause__ = error
-        return explained
+            if not is_out_of_memory(error):
+                raise
+            raise FramedexError(
+                "the GPU's memory is full",
+                where=f"a batch with frames of {sum(made.device_bytes) / GIBIBYTE:.2f} GiB",
+                found=f"{str(error).splitlines()[0]} ({free_memory(self._device_id)})",
+                remedy="use a smaller batch_size, or a smaller size=(height, width)",
+            ) from error
 
     def _upload(self, array: NDArray[np.uint8] | None, size: int) -> tuple[Any, Any]:
         """Copy the first bytes of a slot to the GPU. Return the tensor, and an event after the copy."""
@@ -237,13 +240,8 @@ class FedBatches(Batches):
         self, made: BatchMessage, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
     ) -> dict[str, Any]:
         """Return the result of `_content`. If the GPU's memory is full, raise an error with a remedy."""
-        try:
+        with self._remedies(made):
             return self._content(made, arrays, uploads)
-        except Exception as error:
-            explained = self._explained(error, made)
-            if explained is error:
-                raise
-            raise explained from error
 
     def _content(
         self, made: BatchMessage, arrays: list[NDArray[np.uint8] | None], uploads: list[tuple[Any, Any]]
@@ -269,7 +267,7 @@ class FedBatches(Batches):
         return content if self._as_torch is None else _mapped(self._as_torch, content)
 
     def cancel(self, keys: list[int]) -> None:
-        """Cancel the batches with these keys, except those that were taken."""
+        """Cancel all batches with these keys that were not taken."""
         # At exit, when a generator is closed, the feeder has ended before, and modules such as os may be gone.
         if self._feeder is None or not self._feeder.is_open or os.getpid() != self._owner:
             return
@@ -365,10 +363,7 @@ class _Connection:
         self._slots = SlotReader(self._releases.add, device_id=device_id)
         self.received = 0
         self._heard: list[bool] = []  # not empty when a message has arrived
-        options = {
-            "uploads": device_id is not None,
-            "trainer_id": os.getpid(),
-        }
+        options = {"uploads": device_id is not None, "trainer_id": os.getpid()}
         self._process = context.Process(
             target=feed, args=(theirs, connection.Connection(released), setup), kwargs=options
         )

@@ -172,7 +172,7 @@ class _Feeder:
                 self._batches.cancel([self._own_keys.pop(key) for key in arguments[0] if key in self._own_keys])
             else:
                 key, received = arguments
-                # If a message is on its way, the trainer says again that it waits, when it has received the message.
+                # If a batch is on its way, the trainer sends this message again after it has received the batch.
                 if key > self._last and received == self._sent:
                     self.slots.starve(True)
 
@@ -260,8 +260,7 @@ class _Feeder:
                 from framedex.loader.batches.on_gpu import HostCopies  # needs torch
 
                 self._copies = HostCopies(on_gpu[0][1].device)
-            tensors = [tensor for _, tensor in on_gpu]
-            self._copies.copy(tensors, [array[begin : begin + tensor.nbytes] for begin, tensor in on_gpu])
+            self._copies.copy([(tensor, array[begin : begin + tensor.nbytes]) for begin, tensor in on_gpu])
 
 
 class _Collector(logging.Handler):

@@ -369,8 +369,8 @@ class Runs(Protocol):
 class CopiesToHost(Protocol):
     """Interface of an object that copies tensors of a GPU to the host."""
 
-    def copy(self, tensors: list[Any], arrays: list[NDArray[Any]]) -> None:
-        """Copy tensors into arrays of the same number of bytes, and wait until all copies are complete."""
+    def copy(self, pairs: list[tuple[Any, NDArray[Any]]]) -> None:
+        """Copy each tensor into an array with as many bytes, and wait until all copies are complete."""
 
 
 class Frames:

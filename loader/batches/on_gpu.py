@@ -51,7 +51,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch, DALI or NVDEC says that the GPU's memory is full."""
+    """Return whether an error of torch, DALI or NVDEC means that the GPU's memory is full."""
     return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
@@ -119,15 +119,15 @@ class HostCopies:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(self, tensors: list[Tensor], arrays: list[NDArray[Any]]) -> None:
-        """Copy CUDA tensors into arrays of the same number of bytes. Wait until all copies are complete.
+    def copy(self, pairs: list[tuple[Tensor, NDArray[Any]]]) -> None:
+        """Copy each CUDA tensor into an array with as many bytes. Wait until all copies are complete.
 
         The copies begin after the work that the current stream has queued.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         try:
             with torch.cuda.stream(self._stream):
-                for tensor, array in zip(tensors, arrays, strict=True):
+                for tensor, array in pairs:
                     target = torch.from_numpy(array.reshape(-1).view(np.uint8))
                     target.copy_(tensor.contiguous().view(-1).view(torch.uint8), non_blocking=True)
         finally:  # after an error, too, because the array may be used again

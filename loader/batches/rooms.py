@@ -201,8 +201,7 @@ class PlacedFrames(Frames):
         """Copy decoded frames from the GPU into the rooms of their batches, or else into arrays, in their order."""
         from framedex.loader.batches.on_gpu import windows_of  # needs torch
 
-        sources: list[Any] = []
-        targets: list[NDArray[Any]] = []
+        copies: list[tuple[Any, NDArray[Any]]] = []
         found: list[Any] = []
         rooms: list[Room] = []
         try:
@@ -220,13 +219,12 @@ class PlacedFrames(Frames):
                     rooms.append(granted[1])
                     array = granted[1].array(granted[0].begin)
                 found.append(array if granted is None else granted[0])
-                for source, target in zip(windows, array.reshape(shape), strict=True):
-                    target[order == PAD] = 0
-                    for into, first in runs_of(order):
-                        sources.append(source[first : first + into.stop - into.start])
-                        targets.append(target[into])
+                array.reshape(shape)[:, order == PAD] = 0
+                for into, first in runs_of(order):
+                    copied = windows[:, first : first + into.stop - into.start]
+                    copies += zip(copied, array.reshape(shape)[:, into], strict=True)
             assert self._copies is not None  # there are decoders
-            self._copies.copy(sources, targets)
+            self._copies.copy(copies)
         finally:
             self._rooms.wrote(rooms)
         return found

@@ -31,7 +31,7 @@ class BatchMessage(NamedTuple):
         places: (index in `slots`, begin, end) of each array on the CPU.
         device_bytes: For each slot, the size of its first part, which is copied to the GPU.
         error: The error. None if the batch is complete.
-        report: What the feeder has counted since the last batch, as `LoaderReport.take` returns it.
+        report: The counts since the last batch, as `LoaderReport.take` returns them.
         records: The log records since the last batch.
         process_ids: The process ids of the feeder's workers.
     """

@@ -109,7 +109,7 @@ class Balance:
         """Add a batch to the queue. `gives_to_gpu` adds the estimated seconds of its clips until `end` is called.
 
         Args:
-            batch: The number of the batch, which is one greater than that of the batch before.
+            batch: The number of the batch. Batches have consecutive numbers.
             is_first: Whether this is the first batch of an iteration.
         """
         with self._lock:

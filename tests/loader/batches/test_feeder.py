@@ -306,8 +306,8 @@ class _FakeGpu(parts.frames.Frames):
 
 
 class _HostCopies:
-    def copy(self, tensors: list[Any], arrays: list[Any]) -> None:
-        for tensor, array in zip(tensors, arrays, strict=True):
+    def copy(self, pairs: list[tuple[Any, Any]]) -> None:
+        for tensor, array in pairs:
             array[...] = tensor.numpy()
 
 
