@@ -23,7 +23,8 @@ from benchmarks.training import FRAMES, SAMPLINGS, SIZE, dataset_path, grid_pars
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
 from framedex.sharder.decoding import rgb
-from framedex.sharder.decoding.video import decode_pictures, decode_rgb
+from framedex.sharder.decoding.cutout import whole
+from framedex.sharder.decoding.video import decode_frames, decode_pictures
 
 
 def measure(folder: Path, name: str, sampling: str, clips: int) -> Row:
@@ -35,8 +36,8 @@ def measure(folder: Path, name: str, sampling: str, clips: int) -> Row:
         encoded = dataset.sources.read(clip)
         ways: dict[str, Callable[[], object]] = {
             "decoding": lambda clip=clip, encoded=encoded: deque(decode_pictures(clip, encoded), maxlen=0),
-            "rgb_scaled": lambda clip=clip, encoded=encoded: decode_rgb(clip, encoded, size=SIZE),
-            "rgb_own_size": lambda clip=clip, encoded=encoded: decode_rgb(clip, encoded),
+            "rgb_scaled": lambda clip=clip, encoded=encoded: decode_frames(clip, encoded, whole(SIZE)),
+            "rgb_own_size": lambda clip=clip, encoded=encoded: decode_frames(clip, encoded),
         }
         for way, run in ways.items():
             begun = time.perf_counter()

@@ -7,7 +7,7 @@ The clips come from a dataset on disk. Or they come from an index and a policy, 
 import contextlib
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
@@ -28,12 +28,13 @@ from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.frame_tables import FrameColumns
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.pixels.framing import Framing, Rotation
-from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
+from framedex.loader.pixels.options import Layout, PixelOptions, Transform
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import AudioOptions, Clip, JoinedViews
 from framedex.sharder.clips.clip_source import Where, check_column_name
 from framedex.sharder.clips.labels import LABEL, SPLIT, LabelsArgument, label_counts_of, lacking, plain
-from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
+from framedex.sharder.clips.together import shared_groups
+from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Dtype, Size
 from framedex.storage.places import Access, Root, Stored, place
 from framedex.storage.reader import DiskCache
 
@@ -442,15 +443,50 @@ class ClipDataset(ColumnsOfClips):
             PolicyError: With `from_index`, reading the source shows that the clip cannot be made.
             FormatError: With `from_index`, the index has changed.
         """
-        return read_or_replaced(self.item, number, count=len(self), on_error=self.on_error)
+        return self._read(number)
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several clips, each as `__getitem__` does. A torch DataLoader calls this with the clips of a batch.
+
+        Pictures that clips of one medium have in common are read and decoded once, so a batch of overlapping clips
+        takes less time than its clips one by one.
+        """
+        kind, plain = type(self), ClipDataset
+        if self.decode != "cpu" or (kind.__getitem__, kind.item) != (plain.__getitem__, plain.item):
+            return [self[number] for number in numbers]  # a subclass may return other items
+        clips: dict[int, Clip] = {}  # by index in `numbers`, as the others
+        for index, number in enumerate(numbers):
+            with contextlib.suppress(FramedexError, IndexError):  # raised below, where `on_error` has an effect
+                clips[index] = self.clip(number)
+        ready: dict[int, dict[str, Any]] = {}
+        indices = list(clips)
+        for group in shared_groups(list(clips.values())):
+            own = [indices[index] for index in group]
+            if len(own) > 1:
+                # If a clip is not available, the clips are read one by one, which shows the clip.
+                with contextlib.suppress(FramedexError):
+                    items = self._clips.items_together([clips[index] for index in own], self.epoch)
+                    ready |= zip(own, items, strict=True)
+        return [ready.get(index) or self._read(number, clips.get(index)) for index, number in enumerate(numbers)]
+
+    def _read(self, number: int, clip: Clip | None = None) -> dict[str, Any]:
+        """Return clip `number` as `__getitem__` does. If the clip was planned already, it is given as `clip`."""
+
+        def item(other: int) -> dict[str, Any]:
+            return self._item(other, clip if other == number else None)
+
+        return read_or_replaced(item, number, count=len(self), on_error=self.on_error)
 
     def item(self, number: int) -> dict[str, Any]:
         """Return clip `number` as `__getitem__` does, but always raise if the clip is not available.
 
         `on_error` has no effect.
         """
+        return self._item(number, None)
+
+    def _item(self, number: int, clip: Clip | None) -> dict[str, Any]:
         try:
-            return self._clips.item(self.clip(number), self.epoch, self.sources)
+            return self._clips.item(clip or self.clip(number), self.epoch, self.sources)
         except (StaleError, DecodeError) as error:
             self.fit_remedy(error, number)
             raise

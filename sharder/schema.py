@@ -14,7 +14,7 @@ from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.6"
+SCHEMA_VERSION = "3.7"
 # Since this version, all media of a dataset are proven, except if the codec needs no proof (`indexer.schema.SCANNED`).
 # To prove a medium, the indexer decodes frames as clips do, and compares them with a decode that begins earlier.
 PROVES = (3, 6)
@@ -84,6 +84,7 @@ DELTA_COLUMNS = (
     "range_length",
     "packet_size",
     "packet_rank",
+    "packet_order",
     "run_first",
     "run_state",
     "position",

@@ -25,7 +25,7 @@ from framedex.loader.order.order import epoch_order, sample_of
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.video import decode_rgb
+from framedex.sharder.decoding.video import decode_frames
 from framedex.storage.places import OWN_STORE, Access, Stored
 
 
@@ -283,7 +283,7 @@ def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnail
 
     def decode(clip: PeerClip) -> NDArray[np.uint8]:
         wanted = dataset.clip(clip.number)
-        return thumbnails(enlarged(decode_rgb(wanted, dataset.sources.read(wanted))))
+        return thumbnails(enlarged(decode_frames(wanted, dataset.sources.read(wanted))))
 
     checked = asked[:CHECKED_CLIPS]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

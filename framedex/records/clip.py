@@ -23,6 +23,7 @@ SAMPLES = between(-FAR, FAR)
 # clip.
 SAMPLE, FIELDS = "sample", "fields"
 VIEWS_SINCE = (3, 4)  # first version of the format with the columns about views
+ORDER_SINCE = (3, 7)  # first version of the format with `packet_order`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,9 @@ class Recipe:
         packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges. If
             a picture is stored in several packets of the medium, they count as one packet.
         packet_rank: Rank of each packet's picture in presentation order among the packets of the clip, from 0.
+        packet_order: Rank of each packet in presentation order among all packets of the medium, from 0. Clips of one
+            medium can be decoded together by it. Null if the packets of the medium are not in decode order in its
+            file, or if the clip has a file of its own.
         run_first: Position of each run's first packet among the packets of the clip, from 0. A run is a random access
             point and some packets after it, which one decoder session decodes.
         run_open: For each run, whether the random access point at its beginning is open.
@@ -134,6 +138,9 @@ class Recipe:
         list_of(pa.int32()), unit="bytes", nullable=False, rule=COUNT, also_in=(SAMPLE,)
     )
     packet_rank: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT, also_in=(SAMPLE,))
+    packet_order: NDArray[np.int32] | None = column(
+        list_of(pa.int32()), rule=between(0, INT32, needed=False), since=ORDER_SINCE
+    )
     run_first: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT, also_in=(SAMPLE,))
     run_open: NDArray[np.bool_] = column(list_of(pa.bool_()), nullable=False, also_in=(SAMPLE,))
     run_state: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT)

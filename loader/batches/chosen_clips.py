@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
@@ -17,10 +17,10 @@ from framedex.core.words import check_choices, did_you_mean
 from framedex.errors import FramedexError, printable
 from framedex.execution.spawning import SharedNumber
 from framedex.loader.batches.faults import OnError
-from framedex.loader.batches.fetch import Decode, describe, picture, sound
+from framedex.loader.batches.fetch import Decode, describe, picture, pictures_together, sound
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.pixels.framing import Framing, Rotation
-from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
+from framedex.loader.pixels.options import Layout, PixelOptions, Transform
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.clip_source import ClipSource, Where, clips_where
 from framedex.sharder.clips.labels import (
@@ -31,7 +31,7 @@ from framedex.sharder.clips.labels import (
     made_labels,
     wanted_labels,
 )
-from framedex.sharder.decoding.video import Size
+from framedex.sharder.decoding.video import Dtype, Size
 from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.reader import DiskCache
 
@@ -189,6 +189,17 @@ class ChosenClips:
         files = files or self.files
         shown = picture(clip, files, decode=self.options.decode, pixels=self.options.pixels, epoch=epoch)
         return shown | self.extra_values(clip, files) | describe(clip)
+
+    def items_together(self, clips: Sequence[Clip], epoch: int) -> list[dict[str, Any]]:
+        """Return the items of clips of one medium that share pictures. Each picture is decoded once.
+
+        Raises:
+            StaleError, DecodeError, TransformError, FramedexError: As for `item`, for any of the clips.
+        """
+        shown = pictures_together(clips, self.files, pixels=self.options.pixels, epoch=epoch)
+        if shown is None:
+            return [self.item(clip, epoch) for clip in clips]
+        return [own | self.extra_values(clip) | describe(clip) for own, clip in zip(shown, clips, strict=True)]
 
     def extra_values(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
         """Return an item's audio and its `frame_columns`.

@@ -26,7 +26,9 @@ from framedex.records.clip import PAD
 from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.together import joined
 from framedex.sharder.decoding.audio import read_audio
+from framedex.sharder.decoding.video import decode_joined
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -74,6 +76,35 @@ def picture(
     cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
     pixels.check_memory(clip, cutout)
     return {"frames": pixels.finished(pixels.decoded(clip, sources.read(clip), cutout), draw)}
+
+
+def pictures_together(
+    clips: Sequence[Clip], sources: SourceFiles, *, pixels: PixelOptions, epoch: int
+) -> list[dict[str, Any]] | None:
+    """Return the entries of several items that come from their pictures, as `picture` does with decode="cpu".
+
+    Args:
+        clips: Clips of one medium that share pictures. Shared pictures are read and decoded once.
+        sources: The files from which packets are read.
+        pixels: The options for frames.
+        epoch: The epoch that determines random draws.
+
+    Returns:
+        The entries of each clip. None if the clips cannot be decoded together.
+
+    Raises:
+        StaleError, DecodeError, FramedexError: As for `picture`, for any of the clips.
+    """
+    group = joined(clips)
+    if group is None:
+        return None
+    draws = [pixels.draw(clip, epoch) for clip in clips]
+    cutouts = [pixels.cutout(clip.medium, len(clip.frames), draw) for clip, draw in zip(clips, draws, strict=True)]
+    for clip, cutout in zip(clips, cutouts, strict=True):
+        pixels.check_memory(clip, cutout)
+    encoded = sources.read(group.clip)
+    frames = decode_joined(group, encoded, clips, cutouts, dtype=pixels.dtype, threads=pixels.threads)
+    return [{"frames": pixels.finished(own, draw)} for own, draw in zip(frames, draws, strict=True)]
 
 
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
 from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, LoaderReport, OnError
 from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
+from framedex.loader.pixels.options import Layout, PixelOptions, check_transform, laid_out
 from framedex.loader.routing.movie import Colour
 from framedex.records.clip import ClipAudioPlan, ClipRecord
 from framedex.records.columns import keys_of
 from framedex.records.medium import ITEM_KEYS
+from framedex.sharder.decoding.video import Dtype
 
 Collate = Literal["error", "pad", "list"]
 CLIP_KEYS = keys_of(ClipRecord)

@@ -31,7 +31,7 @@ from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.clip_source import StoredShapes
 from framedex.sharder.decoding.audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
-from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode_raw, decode_rgb, raw_form
+from framedex.sharder.decoding.video import DEEP, RGB, Dtype, Size, decode_frames, raw_form
 from framedex.sharder.reading import EncodedClip
 
 Layout = Literal["FHWC", "FCHW", "CFHW"]
@@ -137,9 +137,6 @@ def _seeded(draw: Draw) -> Iterator[None]:
         np.random.set_state(numpy_state)
         if torch is not None:
             torch.set_rng_state(torch_state)
-
-
-Dtype = Literal["uint8", "uint16", "raw"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,10 +279,7 @@ class PixelOptions:
 
     def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout) -> NDArray[Any]:
         """Decode a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises DecodeError."""
-        if self.dtype == "uint8":
-            return decode_rgb(clip, encoded, cutout=cutout, threads=self.threads)
-        decode = decode_deep if self.dtype == "uint16" else decode_raw
-        return decode(clip, encoded, cutout, threads=self.threads)
+        return decode_frames(clip, encoded, cutout, dtype=self.dtype, threads=self.threads)
 
     def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
         """Apply the layout and the transform to decoded frames, and return the result. Raises TransformError."""

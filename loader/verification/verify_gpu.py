@@ -29,7 +29,7 @@ from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.decoding.video import decode_rgb
+from framedex.sharder.decoding.video import decode_frames
 from framedex.storage.places import OWN_STORE, Access, Place
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
@@ -215,7 +215,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
         try:
             truth = source
             if by_place:
-                rows = zip(clip.frames.tolist(), decode_rgb(clip, clips.sources.read(clip)), strict=True)
+                rows = zip(clip.frames.tolist(), decode_frames(clip, clips.sources.read(clip)), strict=True)
                 truth = {number: frame for number, frame in rows if number != PAD}
         except FramedexError as error:
             yield _on_gpu(verdict_on(clip, None, "undecodable", error.text()), _decoder(fetched))

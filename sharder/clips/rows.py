@@ -70,7 +70,7 @@ def check_recipe(
     packets = len(row["packet_size"])
     if not packets:
         raise at.wrong("packet_size", "no packet", "one or more")
-    _same_length(row, "packet_size", ("packet_rank",), at)
+    _same_length(row, "packet_size", ("packet_rank", "packet_order"), at)
     _same_length(row, "run_first", ("run_open", "run_state"), at)
     _same_length(row, "range_offset", ("range_length", "range_path", "range_crc32"), at)
     _check_ranges(row, "", source.size_bytes, at, whole_files=row["range_path"] is not None)
@@ -100,6 +100,9 @@ def check_recipe(
         raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in the run of this packet")
     if (times := np.bincount(rank)).max() > 1:
         raise at.wrong("packet_rank", f"{times.argmax()} twice", "each rank once")
+    order = row["packet_order"]
+    if order is not None and (np.lexsort((order, begin))[rank] != np.arange(packets)).any():
+        raise at.unlike("packet_order", "packet_rank", "packets in another order")
     _check_positions(row, frames, medium, at)
 
 

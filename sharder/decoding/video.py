@@ -4,13 +4,14 @@ Each run of packets gets a new decoder. The rank of a packet is given to the dec
 timestamp. The decoder returns this timestamp with the picture, so the rank identifies the picture.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import av
 import numpy as np
@@ -23,6 +24,7 @@ from framedex.indexer.probing.image_facts import resize_rgb, rgb_md5, rgb_of
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, bits_of
+from framedex.sharder.clips.together import JoinedClips
 from framedex.sharder.decoding.cutout import Cropper, Cutout, cut_into, whole
 from framedex.sharder.decoding.cutout import Part as Rectangle
 from framedex.sharder.decoding.rgb import DEEP_PACKED, PACKED, RgbConverter, kept_converter
@@ -31,7 +33,8 @@ from framedex.sharder.reading import EncodedClip
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"
 Convert = Callable[[av.VideoFrame, int, int], NDArray[Any]]  # (picture, height, width) → [height, width, C]
-Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows relative to these pixels
+Source = av.VideoFrame | bytes  # a decoded picture of a video, or the file of an image
+Dtype = Literal["uint8", "uint16", "raw"]
 
 
 class PixelForm(NamedTuple):
@@ -110,93 +113,146 @@ def undecodable(clip: Clip, what: str) -> DecodeError:
     return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy=SHOWN_BY_VERIFY)
 
 
-@dataclass(frozen=True, slots=True)
-class _ClipDecoder:
-    """A decoder of one clip.
+def _sources(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[tuple[int, Source]]:
+    """Yield (rank, picture or image file) once for each wanted picture of a clip. Raises DecodeError."""
+    if clip.medium.kind == IMAGES:
+        return encoded_images(clip, encoded)
+    return decode_pictures(clip, encoded, threads=threads)
 
-    Attributes:
+
+def converter_of(medium: Medium, threads: int) -> RgbConverter:
+    """Return the calling thread's RGB converter for the pictures of a medium."""
+    return kept_converter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), threads)
+
+
+def new_converter(medium: Medium, threads: int) -> RgbConverter:
+    """Return a new RGB converter for the pictures of a medium."""
+    return RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), threads=threads)
+
+
+class ClipFrames:
+    """The frames of a clip, which are converted one picture after another.
+
+    Args:
         clip: The clip.
-        encoded: The packets of the clip.
-        threads: The number of decoder threads.
+        cutout: The size to which frames are scaled, and the windows that are cut out.
+        dtype: The type of the pixels: "uint8" for RGB, "uint16" for RGB in which white is 65535, or "raw" for the
+            stored samples, in the form of `raw_form`. Stored samples are not scaled, so `cutout.scaled` must then be
+            the medium's size.
+        converter: The RGB converter.
+
+    Raises:
+        FramedexError: `dtype` is "raw", and the pixel format has no raw form (see `raw_form`).
     """
 
-    clip: Clip
-    encoded: EncodedClip
-    threads: int = 1
+    def __init__(self, clip: Clip, cutout: Cutout, dtype: Dtype, converter: RgbConverter) -> None:
+        self._clip, self._cutout, self._dtype, self._converter = clip, cutout, dtype, converter
+        self._form = {"uint8": RGB, "uint16": DEEP}.get(dtype) or raw_form(clip.medium)
+        self._cropper, self._box = Cropper(), cutout.box()
+        self._places: dict[int, list[int]] = {}  # the indices of the clip's frames that show each picture, by its rank
+        for place, rank in enumerate(clip.recipe.position.tolist()):
+            self._places.setdefault(rank, []).append(place)
+        # Memory is allocated only after the first picture has confirmed the size that the manifest states.
+        self._room = functools.cache(lambda: _room(clip, cutout, self._form))
 
     @property
-    def converter(self) -> RgbConverter:
-        """The calling thread's RGB converter for the pictures of the clip."""
-        medium = self.clip.medium
-        return kept_converter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), self.threads)
+    def pixels(self) -> NDArray[Any]:
+        """The frames, [F, h, w, C], or [windows, F, h, w, C] if the windows of the cutout are stacked.
 
-    def rgb_rows(
-        self, height: int, width: int, room: Callable[[int], NDArray[np.uint8]] | None = None
-    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Convert each wanted picture to RGB and scale it. Yield (rank, uint8 [height, 3 * width]).
-
-        Args:
-            height: The height of the result.
-            width: The width of the result.
-            room: A function that returns, for a rank, the array uint8 [height, 3 * width] into which the result may be
-                written. It is called only after the size of the picture was checked. If None, new arrays are allocated.
+        Padding is zeros. Raises DecodeError if the frames need more memory than the machine has.
         """
-        if self.clip.medium.kind == IMAGES:
-            for rank, rgb, _ in self._rgb_images(whole((height, width))):
-                yield rank, rgb.reshape(height, 3 * width)
-            return
-        converter = self.converter
-        for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
-            _check_size(self.clip, picture.height, picture.width)
-            with _known_matrix(self.clip):
-                rows = converter.rows(picture, height, width, None if room is None else room(rank))
-            yield rank, rows
+        return self._room()
 
-    def rgb_parts(self, cutout: Cutout) -> Iterator[Part]:
-        """Convert each wanted picture to RGB and scale it. Yield the picture, or a part that contains all windows.
+    def add(self, rank: int, source: Source) -> None:
+        """Convert a picture or an image file, and copy it to all frames that show the picture with this rank.
 
-        Args:
-            cutout: The size to which pictures are scaled, and the wanted windows.
+        Raises:
+            DecodeError: The picture does not decode, it has another size or format than the medium, or the frames need
+                more memory than the machine has.
         """
-        if self.clip.medium.kind == IMAGES:
-            return self._rgb_images(cutout)
-        rows_of = self.converter.rows
-        return self.parts(
-            cutout, lambda picture, height, width: rows_of(picture, height, width).reshape(height, width, 3)
-        )
+        first = self._places[rank][0]
+        if isinstance(source, av.VideoFrame) and self._dtype == "uint8" and self._cutout.is_whole:
+            _check_size(self._clip, source.height, source.width)
+            height, width = self._cutout.scaled
+            into = self._room()[first].reshape(height, 3 * width)
+            with _known_matrix(self._clip):
+                rows = self._converter.rows(source, height, width, into)
+            if not np.shares_memory(into, rows):
+                into[...] = rows
+        else:
+            pixels, shown = self._image(source) if isinstance(source, bytes) else self._picture(source)
+            cut_into(self._windows(self._room())[:, first], pixels, shown, np)
+        self._repeat(rank)
 
-    def _rgb_images(self, cutout: Cutout) -> Iterator[Part]:
-        for rank, data in encoded_images(self.clip, self.encoded):
-            rgb = _image_rgb(self.clip, data)
-            _check_size(self.clip, *rgb.shape[:2])
-            yield rank, resize_rgb(rgb[_scaled_part(self.clip, rgb.shape, cutout)], *cutout.scaled_picture), cutout
+    def copy(self, rank: int, other: ClipFrames, other_rank: int) -> None:
+        """Copy a picture from the frames of another clip with the same cutout and type."""
+        to, of = self._places[rank][0], other._places[other_rank][0]
+        self._windows(self._room())[:, to] = self._windows(other._room())[:, of]
+        self._repeat(rank)
 
-    def parts(self, cutout: Cutout, convert: Convert) -> Iterator[Part]:
-        """Convert and yield each wanted picture of a video. Pictures may be cropped first.
+    def _repeat(self, rank: int) -> None:
+        """Copy a picture from the first frame that shows it to the others."""
+        first, *others = self._places[rank]
+        for place in others:
+            windows = self._windows(self._room())
+            windows[:, place] = windows[:, first]
 
-        Args:
-            cutout: The part that is scaled, the size to which it is scaled, and the wanted windows.
-            convert: A function that converts and scales a picture.
+    def _windows(self, frames: NDArray[Any]) -> NDArray[Any]:
+        return frames if self._cutout.is_stacked else frames[None]
+
+    def _picture(self, picture: av.VideoFrame) -> tuple[NDArray[Any], Cutout]:
+        """Convert a picture of a video, or a part that contains all windows, which may be cropped before.
+
+        Returns:
+            The pixels [H, W, C], and the cutout relative to these pixels.
         """
-        cropper, box = Cropper(), cutout.box()
-        for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
-            _check_size(self.clip, picture.height, picture.width)
-            shown = cutout
-            with _known_matrix(self.clip):
-                if cutout.part is not None:
-                    part = _scaled_part(self.clip, (picture.height, picture.width), cutout)
-                    picture = cropper.exact(picture, part) or _converted_part(picture, part, convert)
-                elif (picture.height, picture.width) == cutout.scaled_picture:
-                    picture, place = cropper.part(picture, box)
-                    shown = cutout.within(place)
-                pixels = convert(picture, *shown.scaled_picture)
-            yield rank, pixels, shown
+        clip, shown = self._clip, self._cutout
+        _check_size(clip, picture.height, picture.width)
+        with _known_matrix(clip):
+            if shown.part is not None:
+                part = _scaled_part(clip, (picture.height, picture.width), shown)
+                picture = self._cropper.exact(picture, part) or _converted_part(picture, part, self._converted)
+            elif (picture.height, picture.width) == shown.scaled_picture:
+                picture, place = self._cropper.part(picture, self._box)
+                shown = shown.within(place)
+            pixels = self._converted(picture, *shown.scaled_picture)
+        if self._dtype == "raw":
+            self._check_form(pixels, shown)
+        return pixels, shown
+
+    def _converted(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[Any]:
+        if self._dtype == "raw":
+            return stored_samples(self._clip, picture)
+        if self._dtype == "uint16":
+            return self._converter.deep(picture, height, width)
+        return self._converter.rows(picture, height, width).reshape(height, width, 3)
+
+    def _image(self, data: bytes) -> tuple[NDArray[Any], Cutout]:
+        """Decode and scale an image file. Return the pixels [H, W, C], and the cutout."""
+        clip, cutout = self._clip, self._cutout
+        if self._dtype == "uint16":
+            return _deep_image(clip, data, cutout), cutout
+        if self._dtype == "raw":
+            is_deep = _is_deep_png(data)
+            samples = stored_samples(clip, _decode_png(clip, data)) if is_deep else _image_rgb(clip, data)
+            pixels = samples[..., : self._form.channels]
+            self._check_form(pixels, cutout)
+            return pixels, cutout
+        return _scaled_image(clip, data, cutout), cutout
+
+    def _check_form(self, samples: NDArray[Any], shown: Cutout) -> None:
+        """Raise DecodeError if stored samples do not have the size and form of the medium."""
+        form = self._form
+        shape = (*shown.scaled_picture, form.channels)
+        if (samples.shape, samples.dtype) != (shape, form.type):
+            found = f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}"
+            raise _another_form(self._clip, found)
 
 
-def decode_rgb(
-    clip: Clip, encoded: EncodedClip, *, size: Size | None = None, cutout: Cutout | None = None, threads: int = 1
-) -> NDArray[np.uint8]:
-    """Decode the frames of a clip to 8-bit RGB, in the clip's order. Padding is zeros.
+def decode_frames(
+    clip: Clip, encoded: EncodedClip, cutout: Cutout | None = None, *, dtype: Dtype = "uint8", threads: int = 1
+) -> NDArray[Any]:
+    """Decode the frames of a clip, in the clip's order. Padding is zeros.
 
     Images are read by `image_facts.rgb_of`, and scaled to the medium's size if their size differs. Pictures of videos
     are converted by `rgb.RgbConverter`.
@@ -204,65 +260,69 @@ def decode_rgb(
     Args:
         clip: The clip.
         encoded: The packets of the clip.
-        size: The (height, width) of the result. The conversion to RGB also scales, with an antialiasing triangle
-            filter. If None, frames keep the medium's size.
-        cutout: The size, turns and windows of the frames, instead of `size`.
+        cutout: The size, turns and windows of the frames. The conversion to RGB also scales, with an antialiasing
+            triangle filter. If None, frames keep the medium's size.
+        dtype: The type of the pixels, as for `ClipFrames`.
         threads: The number of decoder threads.
-
-    Returns:
-        uint8 [F, H, W, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
-
-    Raises:
-        DecodeError: The clip does not decode, or needs more memory than the machine has.
-    """
-    decoder = _ClipDecoder(clip, encoded, threads)
-    cutout = cutout or whole(size or (clip.medium.height, clip.medium.width))
-    if not cutout.is_whole:
-        return _collect(clip, cutout, decoder.rgb_parts(cutout), RGB)
-    height, width = cutout.scaled
-    places = _places(clip)
-    # Memory is allocated only after the first picture has confirmed the size that the manifest states.
-    room = functools.cache(lambda: _room(clip, cutout, RGB).reshape(-1, height, 3 * width))
-    for rank, pixels in decoder.rgb_rows(height, width, lambda rank: room()[places[rank][0]]):
-        for place in places[rank]:
-            if not np.shares_memory(room()[place], pixels):
-                room()[place][...] = pixels
-    return room().reshape(-1, height, width, 3)
-
-
-def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm) -> NDArray[Any]:
-    """Copy the windows of a clip's pictures to their places in the clip. Padding is zeros.
-
-    Args:
-        clip: The clip.
-        cutout: The windows.
-        parts: The decoded pictures.
-        form: The form of the pixels.
 
     Returns:
         [F, h, w, C], or [windows, F, h, w, C] if the windows of `cutout` are stacked.
 
     Raises:
-        DecodeError: The result needs more memory than the machine has, or `parts` raises this error.
+        FramedexError: `dtype` is "raw", and the pixel format has no raw form (see `raw_form`).
+        DecodeError: The clip does not decode, or needs more memory than the machine has. With "raw", also if a picture
+            has another size or format than the medium.
     """
-    places = _places(clip)
-    # Memory is allocated only after the first picture has confirmed the size that the manifest states.
-    room = functools.cache(lambda: _room(clip, cutout, form))
-    for rank, pixels, shown in parts:
-        windows = room() if cutout.is_stacked else room()[None]
-        first, *others = places[rank]
-        cut_into(windows[:, first], pixels, shown, np)
-        for place in others:
-            windows[:, place] = windows[:, first]
-    return room()
+    cutout = cutout or whole((clip.medium.height, clip.medium.width))
+    frames = ClipFrames(clip, cutout, dtype, converter_of(clip.medium, threads))
+    for rank, source in _sources(clip, encoded, threads):
+        frames.add(rank, source)
+    return frames.pixels
 
 
-def _places(clip: Clip) -> dict[int, list[int]]:
-    """Return, for each rank, the indices of the clip's frames that show the picture with this rank."""
-    places: dict[int, list[int]] = {}
-    for place, rank in enumerate(clip.recipe.position.tolist()):
-        places.setdefault(rank, []).append(place)
-    return places
+def decode_joined(
+    group: JoinedClips,
+    encoded: EncodedClip,
+    clips: Sequence[Clip],
+    cutouts: Sequence[Cutout],
+    *,
+    dtype: Dtype = "uint8",
+    threads: int = 1,
+) -> list[NDArray[Any]]:
+    """Decode the frames of clips that were joined. Each picture is decoded once, and converted once for each cutout.
+
+    Args:
+        group: The joined clips.
+        encoded: The packets of `group.clip`.
+        clips: The clips, in the order in which they were joined.
+        cutouts: The cutout of each clip.
+        dtype: The type of the pixels, as for `ClipFrames`.
+        threads: The number of decoder threads.
+
+    Returns:
+        The frames of each clip, as `decode_frames` returns them.
+
+    Raises:
+        FramedexError, DecodeError: as for `decode_frames`.
+    """
+    medium = group.clip.medium
+    # libswscale prepares a converter for one size, so each cutout has its own.
+    converters = {cutouts[0]: converter_of(medium, threads)}
+    for cutout in cutouts[1:]:
+        if cutout not in converters:
+            converters[cutout] = new_converter(medium, threads)
+    frames = [ClipFrames(*each, dtype, converters[each[1]]) for each in zip(clips, cutouts, strict=True)]
+    # For each rank of the group, the clips that show the picture by cutout, each with its own rank of the picture.
+    wanted: dict[int, dict[Cutout, list[tuple[ClipFrames, int]]]] = {}
+    for clip, cutout, own, ranks in zip(clips, cutouts, frames, group.ranks, strict=True):
+        for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
+            wanted.setdefault(int(ranks[rank]), {}).setdefault(cutout, []).append((own, rank))
+    for rank, source in _sources(group.clip, encoded, threads):
+        for (first, first_rank), *others in wanted[rank].values():
+            first.add(first_rank, source)
+            for other, other_rank in others:
+                other.copy(other_rank, first, first_rank)
+    return [own.pixels for own in frames]
 
 
 def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
@@ -330,10 +390,17 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Decode each wanted picture once, as `decode_rgb` does. Yield (rank, RGB as uint8 [H, W, 3]), one at a time."""
+    """Decode each wanted picture once, as `decode_frames` does. Yield (rank, RGB as uint8 [H, W, 3]), one at a time."""
     height, width = clip.medium.height, clip.medium.width
-    for rank, pixels in _ClipDecoder(clip, encoded).rgb_rows(height, width):
-        yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
+    converter = converter_of(clip.medium, 1)
+    for rank, source in _sources(clip, encoded, 1):
+        if isinstance(source, bytes):
+            yield rank, _scaled_image(clip, source, whole((height, width)))
+            continue
+        _check_size(clip, source.height, source.width)
+        with _known_matrix(clip):
+            rows = converter.rows(source, height, width)
+        yield rank, np.ascontiguousarray(rows).reshape(height, width, 3)
 
 
 def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, bytes]]:
@@ -360,60 +427,6 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_DEPTH_AT = 24  # offset in bytes of the bit depth in a PNG file (ISO/IEC 15948 11.2.2)
 # Pixel formats with one plane that contains R, G, B of each pixel in this order, possibly followed by alpha.
 INTERLEAVED = frozenset({"rgb24", "rgb48le", "rgb48be", "rgba", "rgba64le", "rgba64be"})
-
-
-def decode_deep(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int = 1) -> NDArray[np.uint16]:
-    """Decode the frames of a clip to 16-bit RGB, in which white is 65535. Padding is zeros.
-
-    Args:
-        clip: The clip.
-        encoded: The packets of the clip.
-        cutout: The size to which frames are scaled, and the windows that are cut out.
-        threads: The number of decoder threads.
-
-    Returns:
-        uint16 [F, h, w, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
-
-    Raises:
-        DecodeError: The clip does not decode, or needs more memory than the machine has.
-    """
-    if clip.medium.kind == IMAGES:
-        parts = _deep_images(clip, encoded, cutout)
-    else:
-        decoder = _ClipDecoder(clip, encoded, threads)
-        parts = decoder.parts(cutout, decoder.converter.deep)
-    return _collect(clip, cutout, parts, DEEP)
-
-
-def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int = 1) -> NDArray[Any]:
-    """Decode the frames of a clip to the stored samples, without conversion. Padding is zeros.
-
-    Args:
-        clip: The clip.
-        encoded: The packets of the clip.
-        cutout: The windows that are cut out. `cutout.scaled` must be the medium's size, because samples are not scaled.
-        threads: The number of decoder threads.
-
-    Returns:
-        [F, h, w, C], or [windows, F, h, w, C] if the windows of `cutout` are stacked, in the form of `raw_form`.
-
-    Raises:
-        FramedexError: The pixel format has no raw form (see `raw_form`).
-        DecodeError: The clip does not decode, a picture has another size or format than the medium, or the result needs
-            more memory than the machine has.
-    """
-    form = raw_form(clip.medium)
-    if clip.medium.kind == IMAGES:
-        parts: Iterator[Part] = (
-            (rank, stored_samples(clip, _decode_png(clip, data)), cutout)
-            if _is_deep_png(data)
-            else (rank, _image_rgb(clip, data)[..., : form.channels], cutout)
-            for rank, data in encoded_images(clip, encoded)
-        )
-    else:
-        decoder = _ClipDecoder(clip, encoded, threads)
-        parts = decoder.parts(cutout, lambda picture, height, width: stored_samples(clip, picture))
-    return _collect(clip, cutout, _check_form(clip, parts, form), form)
 
 
 @functools.cache
@@ -446,16 +459,6 @@ def raw_form(medium: Medium) -> PixelForm:
             remedy="load the clips with dtype='uint16', which converts pictures to RGB of 16 bits",
         )
     return form
-
-
-def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
-    """Yield the given parts. Raise DecodeError if a picture does not have the size and form of the medium."""
-    for rank, samples, shown in parts:
-        shape = (*shown.scaled_picture, form.channels)
-        if (samples.shape, samples.dtype) != (shape, form.type):
-            found = f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}"
-            raise _another_form(clip, found)
-        yield rank, samples, shown
 
 
 def _another_form(clip: Clip, found: str) -> DecodeError:
@@ -496,21 +499,27 @@ def stored_samples(clip: Clip, picture: av.VideoFrame) -> NDArray[Any]:
     return samples.astype(form.type)
 
 
-def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[Part]:
+def _deep_image(clip: Clip, data: bytes, cutout: Cutout) -> NDArray[np.uint16]:
+    """Decode an image file to RGB of 16 bits, and scale it. Raises DecodeError if the image does not decode."""
     converter = RgbConverter()
-    for rank, data in encoded_images(clip, encoded):
-        if _is_deep_png(data):
-            picture = _decode_png(clip, data)
-            if cutout.part is not None:
-                part = _scaled_part(clip, (picture.height, picture.width), cutout)
-                picture = _converted_part(picture, part, converter.deep)
-            yield rank, converter.deep(picture, *cutout.scaled_picture), cutout
-            continue
-        rgb = _image_rgb(clip, data)
-        deep = rgb[_scaled_part(clip, rgb.shape, cutout)].astype(np.uint16) * 257  # 255 becomes 65535
-        if deep.shape[:2] != cutout.scaled_picture:
-            deep = converter.deep(av.VideoFrame.from_ndarray(deep, format=DEEP_PACKED), *cutout.scaled_picture)
-        yield rank, deep, cutout
+    if _is_deep_png(data):
+        picture = _decode_png(clip, data)
+        if cutout.part is not None:
+            part = _scaled_part(clip, (picture.height, picture.width), cutout)
+            picture = _converted_part(picture, part, converter.deep)
+        return converter.deep(picture, *cutout.scaled_picture)
+    rgb = _image_rgb(clip, data)
+    deep = rgb[_scaled_part(clip, rgb.shape, cutout)].astype(np.uint16) * 257  # 255 becomes 65535
+    if deep.shape[:2] == cutout.scaled_picture:
+        return deep
+    return converter.deep(av.VideoFrame.from_ndarray(deep, format=DEEP_PACKED), *cutout.scaled_picture)
+
+
+def _scaled_image(clip: Clip, data: bytes, cutout: Cutout) -> NDArray[np.uint8]:
+    """Decode an image file to 8-bit RGB, and scale it. Raises DecodeError if the image does not decode."""
+    rgb = _image_rgb(clip, data)
+    _check_size(clip, *rgb.shape[:2])
+    return resize_rgb(rgb[_scaled_part(clip, rgb.shape, cutout)], *cutout.scaled_picture)
 
 
 def _image_rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:

@@ -114,6 +114,7 @@ class ClipFiles:
             run_state=np.zeros_like(recipe.run_state),
             range_path=None,
             range_crc32=None,
+            packet_order=None,
         )
         return ClipFile(
             clip=replace(clip, medium=track.packed, recipe=packed),

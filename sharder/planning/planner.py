@@ -37,6 +37,7 @@ class Planner:
         self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
         self._hidden_unordered = hidden_unordered
         self._order = timeline.presentation_order(packets.pts, packets.flags)
+        self._rank = np.argsort(np.argsort(packets.pts, kind="stable")).astype(np.int32)
         self.renew(packets)
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
@@ -47,6 +48,7 @@ class Planner:
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
+        self._in_decode_order = is_in_decode_order(packets)
 
     def start_frames(self) -> NDArray[np.int64]:
         """Return the numbers (int64, ascending, in presentation order) of the frames where decoding may start."""
@@ -128,6 +130,7 @@ class Planner:
         return PlannedRecipe(
             packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
+            packet_order=self._rank[pictures] if self._in_decode_order else None,
             range_offset=range_offset,
             range_length=range_length,
             run_first=np.searchsorted(picture_run, np.arange(len(run_begin))).astype(np.int32),
@@ -197,6 +200,12 @@ class Planner:
         flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
         kinds = flags & (timeline.LEADING | timeline.NON_REFERENCE | timeline.SKIPPED)
         return bool((kinds == timeline.LEADING).any())
+
+
+def is_in_decode_order(packets: Packets) -> bool:
+    """Return whether the packets of a medium are in decode order in its file. The order of images does not matter."""
+    offset, is_images = packets.offset, packets.crc32 is not None
+    return offset is not None and (is_images or bool((offset[1:] > offset[:-1]).all()))
 
 
 def _uncuttable(what: str, packets: NDArray[np.int64]) -> UncuttableError:

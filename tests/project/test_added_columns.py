@@ -45,10 +45,10 @@ OF_PACKETS = [
     ("indexer/parts/packets.py", '        md5=row["md5"],', '        weight=row["weight"],\n'),
 ]
 OF_CLIPS = [
-    ("sharder/schema.py", "PROVES = ", 'SCHEMA_VERSION = "3.7"\n'),
+    ("sharder/schema.py", "PROVES = ", 'SCHEMA_VERSION = "3.8"\n'),
     (
         *CLIP,
-        '    weight: float | None = column(pa.float64(), since=(3, 7), also_in=(SAMPLE,), key="weight")\n',
+        '    weight: float | None = column(pa.float64(), since=(3, 8), also_in=(SAMPLE,), key="weight")\n',
     ),
     ("framedex/records/clip.py", "        clip_id: Unique", "        weight: Mean weight of its frames.\n"),
     (
@@ -86,7 +86,7 @@ except framedex.FramedexError as error:
     reserved = str(error)
 shutil.copytree("D", "EARLIER")  # as if a user's column had the name before framedex had it
 header = json.loads(Path("D/dataset.json").read_text())
-Path("EARLIER/dataset.json").write_text(json.dumps(header | {"schema_version": "3.6"}))
+Path("EARLIER/dataset.json").write_text(json.dumps(header | {"schema_version": "3.7"}))
 both = [framedex.ClipDataset(name) for name in ("D", "EARLIER")]
 print(json.dumps({
     "tables": {name: {key: row.get(key) for key in ("is_wide", "weight", "size")} for name, row in tables.items()},

@@ -181,9 +181,9 @@ def test_a_loader_never_skips_a_bug(
     run("index", videos, "--out", tmp_path / "INDEX")
     run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
     if num_workers:
-        plant(module="framedex.loader.pixels.options", place="module.decode_rgb", about="arguments[0].medium.uri")
+        plant(module="framedex.loader.pixels.options", place="module.decode_frames", about="arguments[0].medium.uri")
     else:
-        monkeypatch.setattr("framedex.loader.pixels.options.decode_rgb", _broken)
+        monkeypatch.setattr("framedex.loader.pixels.options.decode_frames", _broken)
     loader = ClipLoader(
         ClipDataset(tmp_path / "D", root=videos),
         batch_size=3,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset, Index
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.decoding.video import decode_pictures, decode_rgb
+from framedex.sharder.decoding.video import decode_frames, decode_pictures
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.reading import EncodedClip, SourceFiles
 from tests.support.planes import picture_md5
@@ -63,4 +63,4 @@ class Reader:
     def rgb(self, frames: list[int]) -> NDArray[np.uint8]:
         """Return uint8 [frames, H, W, 3]."""
         clip = self.clip(frames)
-        return decode_rgb(clip, self.sources.read(clip))
+        return decode_frames(clip, self.sources.read(clip))

@@ -21,7 +21,7 @@ from framedex.loader.routing.movie import (
     correction,
     rgb_from_ycc,
 )
-from framedex.sharder.decoding.video import decode_pictures, decode_rgb
+from framedex.sharder.decoding.video import decode_frames, decode_pictures
 from tests.support.datasets import shard_clips
 from tests.support.pictures import (
     Planes,
@@ -178,8 +178,8 @@ def test_the_medium_s_colour_decides_where_the_stream_states_another(index: Inde
     stated = replace(clip, medium=replace(clip.medium, color_matrix=BT709, color_range="full"))
     ((_, picture),) = decode_pictures(stated, encoded)
     assert picture.colorspace != BT709  # FFmpeg's HEVC decoder uses the stream's value
-    assert np.array_equal(decode_rgb(stated, encoded)[0], rgb_of(picture, BT709, FULL))
-    assert not np.array_equal(decode_rgb(stated, encoded), decode_rgb(clip, encoded))
+    assert np.array_equal(decode_frames(stated, encoded)[0], rgb_of(picture, BT709, FULL))
+    assert not np.array_equal(decode_frames(stated, encoded), decode_frames(clip, encoded))
 
 
 @pytest.mark.parametrize("matrix", [8, 10, 14])
@@ -187,4 +187,4 @@ def test_a_matrix_that_is_not_linear_in_ycc_is_refused_in_words(index: Index, tm
     dataset, clip = _hevc_clip(index, tmp_path)
     encoded = encoded_clip(dataset, clip)
     with pytest.raises(DecodeError, match=f"colour matrix {matrix}"):
-        decode_rgb(replace(clip, medium=replace(clip.medium, color_matrix=matrix)), encoded)
+        decode_frames(replace(clip, medium=replace(clip.medium, color_matrix=matrix)), encoded)
