@@ -314,22 +314,32 @@ def _is_slice(codec: EncodeCodec, unit: bytes) -> bool:
     return 1 <= unit[0] & 31 <= 5 if codec == "h264" else unit[0] >> 1 & 63 < 32
 
 
-def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
-    """Decode the wanted frames of a clip, and encode each of them once, in presentation order.
+def scaled_pictures(
+    clip: Clip, encoded: EncodedClip, options: EncodeOptions
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, picture of the stored size) once for each wanted picture of a clip. Raises DecodeError."""
+    size = options.stored_size(clip.medium.height, clip.medium.width)
+    return ((rank, resize_rgb(rgb, *size)) for rank, rgb in decode_unique(clip, encoded))
+
+
+def encode_clip(clip: Clip, pictures: Iterable[tuple[int, NDArray[np.uint8]]], options: EncodeOptions) -> EncodedStream:
+    """Encode the wanted pictures of a clip, each once, in presentation order.
+
+    Args:
+        clip: The clip.
+        pictures: (rank, picture) of each wanted picture, as `scaled_pictures` yields them.
+        options: The codec, quality and size.
 
     Raises:
-        DecodeError: The clip cannot be decoded.
-        UncuttableError: The encoder does not support the size of the frames.
+        UncuttableError: The encoder does not support the size of the pictures.
     """
     medium = clip.medium
     size = options.stored_size(medium.height, medium.width)
-    scaled: Iterable[tuple[int, NDArray[np.uint8]]]
-    scaled = ((rank, resize_rgb(rgb, *size)) for rank, rgb in decode_unique(clip, encoded))
     if clip.recipe.damaged or medium.hidden_unordered:  # decoded pictures may be out of order
-        scaled = sorted(scaled, key=lambda ranked: ranked[0])
+        pictures = sorted(pictures, key=lambda ranked: ranked[0])
     colour = colour_of(medium.color_primaries, medium.color_transfer)
     try:
-        return encode((rgb for _, rgb in scaled), size, options, colour)
+        return encode((rgb for _, rgb in pictures), size, options, colour)
     except UncuttableError as error:
         raise error.inside(medium.path) from error
 

@@ -32,9 +32,10 @@ from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Member, PlannedStep, Step
+from framedex.sharder.clips.together import JoinedClips, is_shared, joined
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
-from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file
+from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file, scaled_pictures
 from framedex.sharder.packing.mp4 import UNSPECIFIED
 from framedex.sharder.packing.pack_options import (
     CODECS,
@@ -59,14 +60,20 @@ Row = dict[str, Any]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Options = TypeVar("Options", ImageOptions, EncodeOptions)
+Picture = TypeVar("Picture")
+Pictures = Callable[[Clip, EncodedClip, Options], Iterator[tuple[int, Picture]]]
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
 AudioFormat = Literal["flac", "wav"]
 AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
 
-CLIPS_IN_FLIGHT = 4  # number of clips to recode that are in memory at a time, per worker
-SECONDS_A_CLIP = 600.0  # timeout of a worker's task in seconds: recoding one clip, or cutting CLIPS_A_TASK clips
+RECODING_IN_FLIGHT = 2  # number of recoding tasks that are in memory at a time, per worker
+SECONDS_A_TASK = 600.0  # timeout of a worker's task in seconds: recoding or cutting a few clips
+# Maximum number of clips that a worker decodes together. Larger groups decode hardly fewer pictures, and leave fewer
+# tasks for the other workers.
+MAX_TOGETHER = 32
+MAX_TOGETHER_BYTES = 256 << 20  # maximum number of bytes of the pictures that are encoded again together
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
 TASKS_AT_FIRST = 4  # number of cutting tasks that the main process does itself while the workers start
@@ -126,24 +133,63 @@ class ClipPacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecodingTask(Generic[Options]):
-    """A task for a worker: decode the clip of a step, and store its frames as images or encode them again.
+    """A task for a worker: decode the clips of some steps, and store their frames as images or encode them again.
 
     Attributes:
-        step: The step of the plan.
-        encoded: The packets of the clip. None if the step is a failure.
+        steps: Steps of the plan. Several steps have clips that share pictures.
+        clips: The clips of the steps. Empty if the only step is a failure.
+        group: The clips, joined. None if there is at most one clip.
+        encoded: The packets of the group or of the only clip. None if the step is a failure.
         options: The options of the images or of the encoded clips.
     """
 
-    step: Step
+    steps: list[Step]
+    clips: list[Clip]
+    group: JoinedClips | None
     encoded: EncodedClip | None
     options: Options
+
+    def shown(self, pictures: Pictures[Options, Picture]) -> Iterator[tuple[int, dict[int, Picture]]]:
+        """Decode the clips together.
+
+        Args:
+            pictures: A function that yields (rank, picture) once for each wanted picture of a clip.
+
+        Yields:
+            (the index of a clip in `clips`, its pictures by their rank in the clip's recipe), as soon as the clip is
+            complete.
+
+        Raises:
+            DecodeError: A clip does not decode, or lacks pictures.
+        """
+        assert self.encoded is not None  # tasks without clips are not sent to workers
+        whole = self.clips[0] if self.group is None else self.group.clip
+        users: dict[int, list[tuple[int, int]]] = {}  # the clips that show each picture, with their own rank of it
+        missing = []
+        for number, clip in enumerate(self.clips):
+            own = unique_ranks(clip)
+            missing.append(len(own))
+            ranks = own if self.group is None else self.group.ranks[number][own]
+            for rank, own_rank in zip(ranks.tolist(), own.tolist(), strict=True):
+                users.setdefault(rank, []).append((number, own_rank))
+        found: list[dict[int, Picture]] = [{} for _ in self.clips]
+        for rank, picture in pictures(whole, self.encoded, self.options):
+            for number, own_rank in users[rank]:
+                found[number][own_rank] = picture
+                if len(found[number]) == missing[number]:
+                    yield number, found[number]
+                    found[number] = {}
+                    missing[number] = 0
+        for clip, some, count in zip(self.clips, found, missing, strict=True):
+            if count:
+                raise DecodeError(f"clip {clip.clip_id}: {len(some)} of {count} frames were decoded")
 
 
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
     """Yield every step. Clips become image files or encoded files, and clips that cannot be recoded become failures.
 
-    Worker processes decode each clip once. All encoded clips of a medium must have the same decoder configuration
-    record, because the dataset stores the record once per medium.
+    Worker processes decode consecutive clips together if they share pictures. All encoded clips of a medium must have
+    the same decoder configuration record, because the dataset stores the record once per medium.
     """
     if isinstance(options, ImageOptions):
         return _recoded(steps, options, to_images, image_step, workers)
@@ -160,7 +206,7 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
 def _recoded(
     steps: Iterable[Step],
     options: Options,
-    recode: Callable[[_RecodingTask[Options]], Result | Failure | None],
+    recode: Callable[[_RecodingTask[Options]], list[Result | Failure]],
     finish: Callable[[Clip, Result, Options, int], Step],
     workers: Workers,
 ) -> Iterator[Step]:
@@ -177,53 +223,115 @@ def _recoded(
     calls = Calls(
         function=recode,
         items=_recoding_tasks(steps, options),
-        timeout_seconds=SECONDS_A_CLIP,
-        in_flight=CLIPS_IN_FLIGHT,
-        passes=lambda task: task.encoded is None,
+        timeout_seconds=SECONDS_A_TASK,
+        in_flight=RECODING_IN_FLIGHT,
+        passes=lambda task: not task.clips,
     )
-    for outcome in workers.run(calls):
-        step, recoded = outcome.item.step, outcome.result
-        clip = step.outcome
-        if isinstance(clip, Failure):
-            yield step
-        elif recoded is None:
-            yield Step(outcome=lost_clip(outcome, clip.clip_id, clip.medium.name), done=step.done)
-        else:
-            made = recoded if isinstance(recoded, Failure) else attempt(clip, finish, clip, recoded, options, step.done)
+    outcomes = itertools.chain.from_iterable(alone_if_lost(one, calls, _each_alone) for one in workers.run(calls))
+    for each in outcomes:
+        if not each.item.clips:
+            yield from each.item.steps
+            continue
+        results = [None] if each.result is None else each.result
+        for step, clip, recoded in zip(each.item.steps, each.item.clips, results, strict=True):
+            if recoded is None:
+                made: Step | Failure = lost_clip(each, clip.clip_id, clip.medium.name)
+            elif isinstance(recoded, Failure):
+                made = recoded
+            else:
+                made = attempt(clip, finish, clip, recoded, options, step.done)
             yield as_step(made, step.done)
 
 
 def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_RecodingTask[Options]]:
+    """Read the packets of clips. Consecutive clips of one medium that share pictures become one task."""
     sources = SourceFiles()
+    gathered: list[Step] = []
     for step in steps:
-        clip, encoded = step.outcome, None
+        clips = [one.outcome for one in gathered if isinstance(one.outcome, Clip)]
+        clip = step.outcome
+        if clips and not (isinstance(clip, Clip) and _is_gathered(clip, clips, options)):
+            yield from _tasks_of(gathered, options, sources)
+            gathered = []
         if isinstance(clip, Clip):
-            read = attempt(clip, sources.read, clip)
-            if isinstance(read, Failure):
-                step = Step(outcome=read, done=step.done)
-            else:
-                encoded = read
-        yield _RecodingTask(step=step, encoded=encoded, options=options)
+            gathered.append(step)
+        else:
+            yield _RecodingTask(steps=[step], clips=[], group=None, encoded=None, options=options)
+    yield from _tasks_of(gathered, options, sources)
 
 
-def _recode(
-    function: Callable[[Clip, EncodedClip, Options], Result], task: _RecodingTask[Options]
-) -> Result | Failure | None:
-    """Return the result for a clip, or a failure if the clip cannot be decoded or encoded. Runs in a worker."""
-    clip = task.step.outcome
-    if task.encoded is None or isinstance(clip, Failure):
-        return None
-    return attempt(clip, function, clip, task.encoded, task.options)
+def _is_gathered(clip: Clip, clips: list[Clip], options: ImageOptions | EncodeOptions) -> bool:
+    """Return whether a clip is decoded together with the clips before it."""
+    if len(clips) >= MAX_TOGETHER or not is_shared(clip, clips):
+        return False
+    height, width = options.stored_size(clip.medium.height, clip.medium.width)
+    # Encoded images are small, but the pictures of clips that are encoded wait in memory.
+    pictures = sum(len(one.recipe.position) for one in [*clips, clip])
+    return isinstance(options, ImageOptions) or pictures * height * width * 3 <= MAX_TOGETHER_BYTES
 
 
-def to_images(task: _RecodingTask[ImageOptions]) -> list[bytes] | Failure | None:
-    """Decode the clip of a task and return its frames as image files. See `_recode`."""
-    return _recode(image_files, task)
+def _tasks_of(steps: list[Step], options: Options, sources: SourceFiles) -> Iterator[_RecodingTask[Options]]:
+    """Yield one task for several steps with clips, or one for each step if the clips cannot be read together."""
+    clips = [step.outcome for step in steps if isinstance(step.outcome, Clip)]
+    group = joined(clips) if len(clips) > 1 else None
+    if group is not None:
+        together = attempt(group.clip, sources.read, group.clip)
+        if not isinstance(together, Failure):  # otherwise, each clip alone shows whether it can be read
+            yield _RecodingTask(steps=steps, clips=clips, group=group, encoded=together, options=options)
+            return
+    for step, clip in zip(steps, clips, strict=True):
+        read = attempt(clip, sources.read, clip)
+        if isinstance(read, Failure):
+            failed = Step(outcome=read, done=step.done)
+            yield _RecodingTask(steps=[failed], clips=[], group=None, encoded=None, options=options)
+        else:
+            yield _RecodingTask(steps=[step], clips=[clip], group=None, encoded=read, options=options)
 
 
-def to_stream(task: _RecodingTask[EncodeOptions]) -> EncodedStream | Failure | None:
-    """Decode and encode the clip of a task. See `_recode`."""
-    return _recode(encode_clip, task)
+def _each_alone(task: _RecodingTask[Options]) -> list[_RecodingTask[Options]]:
+    """Divide a task whose clips could not be decoded together."""
+    sources = SourceFiles()
+    return [one for step in task.steps for one in _tasks_of([step], task.options, sources)] if task.group else [task]
+
+
+def to_images(task: _RecodingTask[ImageOptions]) -> list[list[bytes] | Failure]:
+    """Decode the clips of a task, and return the frames of each clip as image files. Runs in a worker.
+
+    Raises:
+        DecodeError: The clips cannot be decoded together.
+    """
+
+    def files() -> list[list[bytes]]:
+        found = dict(task.shown(image_files))
+        clips = enumerate(task.clips)
+        return [[found[number][rank] for rank in unique_ranks(clip).tolist()] for number, clip in clips]
+
+    return _attempted(task, files)
+
+
+def to_stream(task: _RecodingTask[EncodeOptions]) -> list[EncodedStream | Failure]:
+    """Decode and encode the clips of a task. Runs in a worker. Raises DecodeError as `to_images` does."""
+
+    def streams() -> list[EncodedStream]:
+        if task.group is None:  # the encoder takes each picture when it is decoded
+            [clip], encoded = task.clips, task.encoded
+            assert encoded is not None  # tasks without clips are not sent to workers
+            return [encode_clip(clip, scaled_pictures(clip, encoded, task.options), task.options)]
+        found = {
+            number: encode_clip(task.clips[number], sorted(shown.items()), task.options)
+            for number, shown in task.shown(scaled_pictures)
+        }
+        return [found[number] for number in range(len(task.clips))]
+
+    return _attempted(task, streams)
+
+
+def _attempted(task: _RecodingTask[Any], recode: Callable[[], list[Result]]) -> list[Result | Failure]:
+    """Return the results for the clips of a task. An error of a single clip becomes its failure."""
+    if task.group is not None or not task.clips:
+        return [*recode()] if task.clips else []
+    made = attempt(task.clips[0], recode)
+    return [made] if isinstance(made, Failure) else [*made]
 
 
 def file_step(file: ClipFile, done: int) -> Step:
@@ -482,7 +590,7 @@ def cut_in_workers(
     calls = Calls(
         function=cut,
         items=_cutting_tasks(index.path, options, groups),
-        timeout_seconds=SECONDS_A_CLIP,
+        timeout_seconds=SECONDS_A_TASK,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None or task.here,
     )

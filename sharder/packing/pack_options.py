@@ -5,7 +5,7 @@ The options include the size of the stored frames. At most one of `short_side`, 
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
@@ -261,12 +261,8 @@ def copied_files(clip: Clip, encoded: EncodedClip) -> list[bytes]:
     return [found[rank] for rank in unique_ranks(clip).tolist()]
 
 
-def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:
-    """Return one image file per distinct wanted frame of a clip, in order of first appearance. Raises DecodeError."""
+def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> Iterator[tuple[int, bytes]]:
+    """Yield (rank, image file) once for each wanted picture of a clip. Raises DecodeError."""
     if as_they_are(clip.medium, options):
-        return copied_files(clip, encoded)
-    ranks = unique_ranks(clip).tolist()
-    found = {rank: encode_image(rgb, options) for rank, rgb in decode_unique(clip, encoded)}
-    if len(found) != len(ranks):
-        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
-    return [found[rank] for rank in ranks]
+        return encoded_images(clip, encoded)
+    return ((rank, encode_image(rgb, options)) for rank, rgb in decode_unique(clip, encoded))
