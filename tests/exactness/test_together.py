@@ -1,0 +1,207 @@
+"""Clips that are decoded together have the frames that each of them has alone, which are those of a full decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import framedex
+from benchmarks.exactness import read_oracle
+from framedex import ClipDataset, Framing, Index
+from framedex.errors import DecodeError, FramedexError
+from framedex.sharder.clips.together import joined, shared_groups
+from tests.conftest import Truth
+from tests.support import made
+from tests.support.counted import some
+from tests.support.datasets import content, run
+from tests.support.media import RECIPES, read_barcode
+from tests.support.reading import Reader, pictures_of
+
+UPSIDE_DOWN = "mjpeg_turned"  # `pictures_of` reads its rows in another order than the full decode
+WINDOWS = {"policy": "windows", "frames": 6, "stride": 1, "step": 2}
+
+
+def drawn_frames(rng: np.random.Generator, count: int) -> list[int]:
+    """Return the frames of a clip: consecutive ones, some that are apart, or any in any order."""
+    first, kind = int(rng.integers(count)), int(rng.integers(4))
+    if kind == 0:
+        return list(range(first, min(count, first + int(rng.integers(1, 12)))))
+    if kind == 1:
+        return list(range(first, count, int(rng.integers(1, 9))))[:10]
+    frames = rng.integers(0, count, int(rng.integers(1, 8))).tolist()
+    return sorted(frames) if kind == 2 else [*frames, -1]
+
+
+def differing(reader: Reader, md5: list[str], rng: np.random.Generator, rounds: int) -> Iterator[object]:
+    """Decode groups of clips. Yield None for each group with the frames of a full decode, and the group otherwise.
+
+    Groups of frames that cannot be planned, or whose packets are in an unknown order, are left out.
+    """
+    for _ in range(rounds):
+        clips = []
+        for _ in range(int(rng.integers(2, 6))):
+            try:
+                clips.append(reader.clip(drawn_frames(rng, len(md5))))
+            except FramedexError:
+                continue  # a frame of a damaged GOP, or padding alone
+        group = joined(clips) if len(clips) > 1 else None
+        if group is None:
+            continue
+        pictures = pictures_of(group.clip, reader.sources.read(group.clip))
+        found = dict(zip(group.clip.recipe.position.tolist(), pictures, strict=True))
+        assert len(group.clip.recipe.packet_size) <= sum(len(clip.recipe.packet_size) for clip in clips)
+        for clip, ranks in zip(clips, group.ranks, strict=True):
+            shown = [None if rank < 0 else found[int(ranks[rank])] for rank in clip.recipe.position.tolist()]
+            expected = [None if frame < 0 else md5[frame] for frame in clip.frames.tolist()]
+            yield None if shown == expected else [clip.frames.tolist() for clip in clips]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_any_clips_of_a_medium_together_have_the_frames_of_the_full_decode(
+    name: str, index: Index, truth: Callable[[str], Truth], rng: np.random.Generator
+) -> None:
+    assert set(some(differing(Reader(index, name), truth(name).md5, rng, 6))) == {None}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("corpus")
+def test_clips_of_the_corpus_together_have_the_frames_of_the_oracle(
+    corpus: Path, corpus_index: Index, rng: np.random.Generator
+) -> None:
+    oracle, tried = read_oracle(corpus), 0
+    for row in some(corpus_index.videos.to_pylist(), 100):
+        frames = oracle.get((row["uri"], row["stream_index"]))
+        if row["status"] != "ok" or frames is None or len(frames) != row["frame_count"] or row["damaged_gop_count"]:
+            continue
+        found = list(differing(Reader(corpus_index, row["uri"]), [md5 for _, md5 in frames], rng, 5))
+        assert [group for group in found if group is not None] == [], row["uri"]
+        tried += bool(found)
+    assert tried > 90
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("hazards")
+def test_clips_of_hazards_together_have_the_frames_of_the_full_decode(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder, truth, tried = made.media("hazards"), made.truth("hazards"), 0
+    framedex.index(folder, tmp_path / "INDEX", depth="packets", workers=0, progress=False)
+    index = Index(tmp_path / "INDEX")
+    for row in some(index.videos.to_pylist(), 50):
+        if row["status"] == "ok" and not row["damaged_gop_count"] and not row["uri"].startswith(UPSIDE_DOWN):
+            found = list(differing(Reader(index, row["uri"]), [md5 for _, md5 in truth[row["uri"], 0]], rng, 5))
+            assert [group for group in found if group is not None] == [], row["uri"]
+            tried += bool(found)
+    assert tried > 30
+
+
+FRAMINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "size": {"size": (48, 64)},
+    "random crops": {"framing": Framing(size=(40, 40), scale=(0.3, 1.0), flip=0.5)},
+    "windows": {"framing": Framing(crop=(32, 48), position="five")},
+    "16 bits": {"dtype": "uint16"},
+}
+
+
+@pytest.mark.parametrize("how", FRAMINGS)
+@pytest.mark.parametrize("name", ["h264_b_pyramid.mkv", "hevc_open_gop.mp4", "h264_vfr.mp4"])
+def test_a_batch_of_a_dataset_equals_its_items(
+    name: str, how: str, medium: Callable[[str], Path], tmp_path: Path, rng: np.random.Generator
+) -> None:
+    framedex.index(medium(name), tmp_path / "INDEX", workers=0, progress=False)
+    framedex.shard(tmp_path / "INDEX", tmp_path / "D", policy=WINDOWS, workers=0, progress=False)
+    stored = ClipDataset(tmp_path / "D", **FRAMINGS[how])
+    for dataset in (stored, ClipDataset.from_index(tmp_path / "INDEX", WINDOWS, **FRAMINGS[how])):
+        numbers = [*rng.permutation(len(dataset))[:8].tolist(), 3, 4, 3, -1]
+        for number, item in some(zip(numbers, dataset.__getitems__(numbers), strict=True)):
+            alone = dataset[number]
+            assert item.keys() == alone.keys()
+            for key in some(item):
+                np.testing.assert_array_equal(item[key], alone[key], key)
+            if how == "plain":
+                shown = item["frames"][item["mask"]]
+                assert [read_barcode(frame) for frame in shown] == item["frame_index"][item["mask"]].tolist()
+
+
+def test_a_batch_decodes_shared_pictures_once(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    clips = [dataset.clip(number) for number in range(8)]
+    group = joined(clips)
+    assert group is not None
+    assert shared_groups(clips) == [list(range(8))]
+    assert len(group.clip.recipe.packet_size) < 0.4 * sum(len(clip.recipe.packet_size) for clip in clips)
+
+
+def test_only_the_clip_that_does_not_decode_is_replaced_or_raises(
+    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    plain = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    replacing = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS, on_error="replace")
+    wrong, pixels = plain.clip(2).clip_id, type(plain.pixels)
+    check = pixels.check_memory
+
+    def checked(self: Any, clip: Any, *arguments: Any, **named: Any) -> None:
+        if clip.clip_id == wrong:
+            raise DecodeError("does not decode", where=clip.clip_id)
+        check(self, clip, *arguments, **named)
+
+    monkeypatch.setattr(pixels, "check_memory", checked)
+    found = replacing.__getitems__([1, 2, 3])
+    assert [item["clip_id"] == plain.clip(number).clip_id for number, item in zip([1, 2, 3], found, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    with pytest.raises(DecodeError, match=wrong):
+        plain.__getitems__([1, 2, 3])
+    with pytest.raises(IndexError):
+        plain.__getitems__([1, len(plain)])
+
+
+def test_a_batch_of_a_subclass_has_the_items_of_the_subclass(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    class Named(ClipDataset):
+        def __getitem__(self, number: int) -> dict[str, Any]:
+            return super().__getitem__(number) | {"name": f"clip {number}"}
+
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    dataset = Named.from_index(tmp_path / "INDEX", WINDOWS)
+    assert [item["name"] for item in dataset.__getitems__([1, 2])] == ["clip 1", "clip 2"]
+
+
+def test_a_data_loader_decodes_overlapping_clips_together(
+    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    dataset, read = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS), []
+    files = type(dataset.sources)
+    monkeypatch.setattr(files, "read", lambda self, clip, before=files.read: read.append(clip) or before(self, clip))
+    batches = torch.utils.data.DataLoader(dataset, batch_size=8, collate_fn=list)
+    items = [item for batch in batches for item in batch]
+    assert len(read) == len(batches) < len(dataset)
+    assert [item["clip_id"] for item in items] == [dataset.clip(number).clip_id for number in range(len(dataset))]
+
+
+PACKS = {"images": ["--pack", "images", "--image-format", "png"], "encoded": ["--pack", "clips", "--encode", "h264"]}
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_packing_clips_together_changes_no_byte(
+    pack: str, medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framedex.index(medium("h264_b_pyramid.mkv"), tmp_path / "INDEX", workers=0, progress=False)
+    (tmp_path / "policy.yaml").write_text("policy: windows\nframes: 6\nstride: 1\nstep: 2\n", encoding="utf-8")
+    shard = ["shard", tmp_path / "INDEX", "--policy", tmp_path / "policy.yaml", "--workers", "0", *PACKS[pack], "--out"]
+    run(*shard, tmp_path / "TOGETHER")
+    monkeypatch.setattr("framedex.sharder.packing.pack.MAX_TOGETHER", 1)
+    run(*shard, tmp_path / "ALONE")
+    tars = [
+        [digest for name, digest in content(tmp_path / out).items() if name.endswith(".tar")]
+        for out in ("TOGETHER", "ALONE")
+    ]
+    assert tars[0] == tars[1] != []
