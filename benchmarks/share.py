@@ -4,6 +4,8 @@ A policy takes windows of 16 consecutive frames, which begin at every 16th or ev
 (benchmarks/training_videos.py). Consecutive windows are decoded in groups of several sizes.
 
 The fields of a row:
+- `format`, `hop`, `clips_timed`: the format of the video, the distance of windows in frames, and the number of windows
+  in its first ten seconds.
 - `packets`: the number of decoded packets for each picture of the video, by the number of clips in a group. 1 is ideal.
 - `seconds`: processor seconds of the windows of the first ten seconds of video at 224×224, by the number of clips in
   a group. 1 is `ClipDataset.__getitem__`, and other numbers are `ClipDataset.__getitems__`.
@@ -63,7 +65,7 @@ def packets(dataset: ClipDataset, group: int) -> float:
     for first in range(0, len(clips), group):
         found = joined(clips[first : first + group])
         assert found is not None  # the packets of these videos are in decode order
-        decoded += len(found.clip.recipe.packet_size)
+        decoded += len(found.whole.recipe.packet_size)
     return decoded / clips[0].medium.frame_count
 
 

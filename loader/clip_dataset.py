@@ -6,8 +6,9 @@ The clips come from a dataset on disk. Or they come from an index and a policy, 
 
 import contextlib
 import copy
+import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import column_as_numpy
 from framedex.core.printing import user_line, warn_at
+from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.execution.spawning import SharedNumber
@@ -37,6 +39,8 @@ from framedex.sharder.clips.together import shared_groups
 from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Dtype, Size
 from framedex.storage.places import Access, Root, Stored, place
 from framedex.storage.reader import DiskCache
+
+LOG = logging.getLogger("framedex.loader")
 
 
 class ClipDataset(ColumnsOfClips):
@@ -445,29 +449,32 @@ class ClipDataset(ColumnsOfClips):
         """
         return self._read(number)
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Return several clips, each as `__getitem__` does. A torch DataLoader calls this with the clips of a batch.
 
         Pictures that clips of one medium have in common are read and decoded once, so a batch of overlapping clips
-        takes less time than its clips one by one.
+        takes less time than its clips one by one. Together, they may take as much memory as `clip_bytes` allows for
+        one clip; otherwise they are decoded one by one.
         """
+        wanted, epoch = list(numbers), self.epoch
         kind, plain = type(self), ClipDataset
         if self.decode != "cpu" or (kind.__getitem__, kind.item) != (plain.__getitem__, plain.item):
-            return [self[number] for number in numbers]  # a subclass may return other items
-        clips: dict[int, Clip] = {}  # by index in `numbers`, as the others
-        for index, number in enumerate(numbers):
-            with contextlib.suppress(FramedexError, IndexError):  # raised below, where `on_error` has an effect
-                clips[index] = self.clip(number)
+            return [self[number] for number in wanted]  # a subclass may return other items
+        clips: dict[int, Clip] = {}  # by index in `wanted`, as the others
+        for index, number in enumerate(wanted):
+            with contextlib.suppress(IndexError, *MEDIUM_ERRORS):  # raised below, where `on_error` has an effect
+                clips[index] = self.clip(number, epoch=epoch)
         ready: dict[int, dict[str, Any]] = {}
         indices = list(clips)
         for group in shared_groups(list(clips.values())):
-            own = [indices[index] for index in group]
+            own = [indices[number] for number in group]
             if len(own) > 1:
-                # If a clip is not available, the clips are read one by one, which shows the clip.
-                with contextlib.suppress(FramedexError):
-                    items = self._clips.items_together([clips[index] for index in own], self.epoch)
-                    ready |= zip(own, items, strict=True)
-        return [ready.get(index) or self._read(number, clips.get(index)) for index, number in enumerate(numbers)]
+                try:
+                    for number, item in self._clips.items_together([clips[n] for n in own], epoch, self.sources):
+                        ready[own[number]] = item
+                except MEDIUM_ERRORS as error:  # clips that are missing are read one by one, which shows the wrong clip
+                    LOG.debug("%d clips cannot be decoded together: %s", len(own), error)
+        return [ready.get(index) or self._read(number, clips.get(index)) for index, number in enumerate(wanted)]
 
     def _read(self, number: int, clip: Clip | None = None) -> dict[str, Any]:
         """Return clip `number` as `__getitem__` does. If the clip was planned already, it is given as `clip`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
@@ -190,16 +190,18 @@ class ChosenClips:
         shown = picture(clip, files, decode=self.options.decode, pixels=self.options.pixels, epoch=epoch)
         return shown | self.extra_values(clip, files) | describe(clip)
 
-    def items_together(self, clips: Sequence[Clip], epoch: int) -> list[dict[str, Any]]:
-        """Return the items of clips of one medium that share pictures. Each picture is decoded once.
+    def items_together(
+        self, clips: Sequence[Clip], epoch: int, files: SourceFiles
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (the index of a clip, its item) for clips of one medium that share pictures, which are decoded once.
+
+        Nothing is yielded if the clips cannot be decoded together.
 
         Raises:
             StaleError, DecodeError, TransformError, FramedexError: As for `item`, for any of the clips.
         """
-        shown = pictures_together(clips, self.files, pixels=self.options.pixels, epoch=epoch)
-        if shown is None:
-            return [self.item(clip, epoch) for clip in clips]
-        return [own | self.extra_values(clip) | describe(clip) for own, clip in zip(shown, clips, strict=True)]
+        for number, shown in pictures_together(clips, files, pixels=self.options.pixels, epoch=epoch):
+            yield number, shown | self.extra_values(clips[number], files) | describe(clips[number])
 
     def extra_values(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
         """Return an item's audio and its `frame_columns`.

@@ -5,7 +5,7 @@ The functions that make the parts of an item (pictures, audio, and metadata of t
 
 import bisect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -80,8 +80,10 @@ def picture(
 
 def pictures_together(
     clips: Sequence[Clip], sources: SourceFiles, *, pixels: PixelOptions, epoch: int
-) -> list[dict[str, Any]] | None:
-    """Return the entries of several items that come from their pictures, as `picture` does with decode="cpu".
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the entries of several items that come from their pictures, as `picture` returns them with decode="cpu".
+
+    Nothing is yielded if the clips cannot be decoded together, or take too much memory together.
 
     Args:
         clips: Clips of one medium that share pictures. Shared pictures are read and decoded once.
@@ -89,22 +91,24 @@ def pictures_together(
         pixels: The options for frames.
         epoch: The epoch that determines random draws.
 
-    Returns:
-        The entries of each clip. None if the clips cannot be decoded together.
+    Yields:
+        (the index of a clip, its entries), as soon as the clip is decoded.
 
     Raises:
         StaleError, DecodeError, FramedexError: As for `picture`, for any of the clips.
     """
     group = joined(clips)
     if group is None:
-        return None
+        return
     draws = [pixels.draw(clip, epoch) for clip in clips]
     cutouts = [pixels.cutout(clip.medium, len(clip.frames), draw) for clip, draw in zip(clips, draws, strict=True)]
     for clip, cutout in zip(clips, cutouts, strict=True):
         pixels.check_memory(clip, cutout)
-    encoded = sources.read(group.clip)
-    frames = decode_joined(group, encoded, clips, cutouts, dtype=pixels.dtype, threads=pixels.threads)
-    return [{"frames": pixels.finished(own, draw)} for own, draw in zip(frames, draws, strict=True)]
+    if not pixels.fit_together(group, cutouts):
+        return
+    encoded = sources.read(group.whole)
+    for number, frames in decode_joined(group, encoded, cutouts, dtype=pixels.dtype, threads=pixels.threads):
+        yield number, {"frames": pixels.finished(frames, draws[number])}
 
 
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:

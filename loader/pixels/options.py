@@ -7,7 +7,7 @@ import math
 import pickle
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -29,6 +29,7 @@ from framedex.loader.pixels.framing import (
 )
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.clip_source import StoredShapes
+from framedex.sharder.clips.together import JoinedClips
 from framedex.sharder.decoding.audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.video import DEEP, RGB, Dtype, Size, decode_frames, raw_form
@@ -260,6 +261,17 @@ class PixelOptions:
             parts.append(self._frame_bytes(cutout, len(clip.frames)))
         self._check_parts(parts, clip.clip_id)
 
+    def fit_together(self, group: JoinedClips, cutouts: Sequence[Cutout]) -> bool:
+        """Return whether clips that are decoded together take no more memory than `clip_bytes` allows for one clip."""
+        need = int(group.whole.recipe.packet_size.sum(dtype=np.int64))
+        for clip, cutout in zip(group.clips, cutouts, strict=True):
+            need += self._frame_bytes(cutout, len(clip.frames))[0]
+        return need <= self._most_bytes
+
+    @property
+    def _most_bytes(self) -> int:
+        return usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
+
     def _frame_bytes(self, cutout: Cutout, frames: int) -> tuple[int, str]:
         height, width = cutout.size
         count = math.prod(cutout.leading) * frames
@@ -267,7 +279,7 @@ class PixelOptions:
         return size, f"{count:,} frames of {width} × {height}"
 
     def _check_parts(self, parts: list[tuple[int, str]], name: str) -> None:
-        need, most = sum(size for size, _ in parts), usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
+        need, most = sum(size for size, _ in parts), self._most_bytes
         if need > most:
             raise DecodeError(
                 "the clip would take too much memory",

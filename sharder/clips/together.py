@@ -8,18 +8,22 @@ begins. All packets that the pictures of a run need are in the run, so they are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import DecodeError
 from framedex.records.clip import PAD, Recipe
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, coalesce
+from framedex.sharder.reading import EncodedClip
 
 Numbers = NDArray[np.int64]
+Picture = TypeVar("Picture")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,34 +31,85 @@ class JoinedClips:
     """Clips of one medium that are read and decoded together.
 
     Attributes:
-        clip: A clip that has each distinct picture of the clips once. It has no audio.
-        ranks: For each clip, int32 [packets of the clip]: the rank in `clip.recipe` of the picture with each rank in
-            the clip's own recipe.
+        clips: The clips.
+        whole: A clip with the pictures of all clips. If runs could not be joined, it has some pictures twice. It has
+            neither audio nor padding.
+        ranks: For each clip, int32 [packets of the clip]: the rank in `whole` of the picture with each rank in the
+            clip's own recipe.
     """
 
-    clip: Clip
+    clips: Sequence[Clip]
+    whole: Clip
     ranks: list[NDArray[np.int32]]
 
+    def users(self) -> dict[int, list[tuple[int, int]]]:
+        """Return, for each rank in `whole`, the clips that show the picture: (index of the clip, its own rank)."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for number, (clip, ranks) in enumerate(zip(self.clips, self.ranks, strict=True)):
+            for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
+                found.setdefault(int(ranks[rank]), []).append((number, rank))
+        return found
 
-@dataclass(slots=True, kw_only=True)
-class _Run:
-    """A joined run.
+    def complete(self, pictures: Iterable[tuple[int, Picture]], take: Callable[[int, Picture], None]) -> Iterator[int]:
+        """Take the pictures of a decoder, and yield the index of each clip that is complete.
 
-    Attributes:
-        start: The decode order of the first packet.
-        first: The number of the first packet among the packets of all recipes.
-        is_open, state: As in the recipe.
-        packets: The numbers of packets among the packets of all recipes. Packets of different clips may be the same.
-    """
+        A picture that no clip wants may be corrupt, and clips may refer to it. A decoder shows that only when it
+        outputs this picture, which may be after all pictures of the clip. So a clip is complete when the decoder has
+        passed all pictures of the clip's packets.
 
-    start: int
-    first: int
-    is_open: bool
-    state: int
-    packets: list[Numbers] = field(default_factory=list)
+        Args:
+            pictures: (rank in `whole`, picture) of each wanted picture, in the order of the decoder's output. The
+                iterator raises an error for a corrupt picture.
+            take: A function that is called with the elements of `pictures`.
+
+        Raises:
+            DecodeError: A picture of a clip is missing.
+        """
+        users, last = self.users(), [int(ranks.max()) for ranks in self.ranks]
+        waiting = deque(sorted(range(len(self.clips)), key=last.__getitem__))
+        in_order = not self.whole.medium.hidden_unordered
+        missing = Counter(number for some in users.values() for number, _ in some)
+        for rank, picture in pictures:
+            # Pictures with lower ranks were output before.
+            while in_order and waiting and last[waiting[0]] < rank:
+                yield self._checked(waiting.popleft(), missing)
+            take(rank, picture)
+            missing.subtract(number for number, _ in users[rank])
+        for number in waiting:
+            yield self._checked(number, missing)
+
+    def _checked(self, number: int, missing: Counter[int]) -> int:
+        """Return the index of a clip if it lacks no pictures. Raise DecodeError otherwise."""
+        if missing[number]:
+            clip = self.clips[number]
+            raise DecodeError(f"clip {clip.clip_id}: {missing[number]} pictures are missing", where=clip.medium.path)
+        return number
+
+    def encoded(self, number: int, whole: EncodedClip) -> EncodedClip:
+        """Return the packets of one clip from the packets of all clips, as if the clip had been read alone.
+
+        Args:
+            number: The index of the clip.
+            whole: The packets of `whole`.
+        """
+        own, together = self.clips[number].recipe, self.whole.recipe
+        states = self.whole.medium.states
+        packet_of = np.argsort(together.packet_rank)  # by rank in `whole`
+        # The first packet of a run begins with the bytes of the run's state, which the same packet of the other recipe
+        # may lack.
+        given = dict(zip(together.run_first.tolist(), (len(states[n]) for n in together.run_state), strict=True))
+        needed = dict(zip(own.run_first.tolist(), (states[n] for n in own.run_state), strict=True))
+        pieces, first = [], whole.packet_first.tolist()
+        for packet, rank in enumerate(own.packet_rank.tolist()):
+            other = int(packet_of[self.ranks[number][rank]])
+            content = whole.payload[first[other] + given.get(other, 0) : first[other + 1]]
+            pieces.append(needed.get(packet, b"") + content.tobytes())
+        sizes = [len(piece) for piece in pieces]
+        payload = np.frombuffer(b"".join(pieces), np.uint8)
+        return EncodedClip(payload=payload, packet_first=np.cumsum([0, *sizes]))
 
 
-def is_shared(clip: Clip, others: Sequence[Clip]) -> bool:
+def shares_pictures(clip: Clip, others: Sequence[Clip]) -> bool:
     """Return whether a clip decodes a picture that others decode too, and may be decoded together with them.
 
     Args:
@@ -62,7 +117,7 @@ def is_shared(clip: Clip, others: Sequence[Clip]) -> bool:
         others: Clips that may be decoded together, at least one.
     """
     own = _order(clip)
-    if own is None or (clip.medium.media_id, clip.source) != (others[0].medium.media_id, others[0].source):
+    if own is None or not _have_one_file([clip, others[0]]):
         return False
     found = [order for order in map(_order, others) if order is not None]
     return bool(np.isin(own, np.concatenate(found)).any()) if found else False
@@ -73,7 +128,7 @@ def shared_groups(clips: Sequence[Clip]) -> list[list[int]]:
     first = [-1 if (order := _order(clip)) is None else int(order.min()) for clip in clips]
     groups: list[list[int]] = []
     for number in sorted(range(len(clips)), key=lambda number: (clips[number].medium.media_id, first[number])):
-        if groups and is_shared(clips[number], [clips[other] for other in groups[-1]]):
+        if groups and shares_pictures(clips[number], [clips[other] for other in groups[-1]]):
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -85,44 +140,57 @@ def _order(clip: Clip) -> NDArray[np.int32] | None:
     return None if clip.recipe.damaged else clip.recipe.packet_order
 
 
+def _have_one_file(clips: Sequence[Clip]) -> bool:
+    """Return whether clips are of one medium and have their packets in the same file."""
+    return all((clip.medium.media_id, clip.source) == (clips[0].medium.media_id, clips[0].source) for clip in clips)
+
+
 def joined(clips: Sequence[Clip]) -> JoinedClips | None:
-    """Join clips of one medium, which have their packets in the same file.
+    """Join clips.
 
     Returns:
-        The joined clips. None if they cannot be decoded together: the order of their packets is not known, they have
-        frames of damaged GOPs, or their recipes contradict each other.
+        The joined clips. None if they cannot be decoded together: they are of different media, the order of their
+        packets is not known, they have frames of damaged GOPs, or their recipes contradict each other.
     """
     recipes = [clip.recipe for clip in clips]
-    orders = [order for order in map(_order, clips) if order is not None]
-    if len(orders) < len(recipes):
+    orders = [order.astype(np.int64) for order in map(_order, clips) if order is not None]
+    if len(orders) < len(recipes) or not _have_one_file(clips):
         return None
-    order = np.concatenate(orders).astype(np.int64)
-    counts = np.array([len(one) for one in orders])
-    base = np.cumsum(counts) - counts  # the number of each clip's first packet among all packets
     is_images = clips[0].medium.kind == IMAGES
-    decoded = order if is_images else np.concatenate([_first_bytes(recipe) for recipe in recipes])
+    offsets = [_pieces(recipe)[0] for recipe in recipes]
+    decode_orders = orders if is_images else offsets
+    # Manifests are not trusted. In each run, packets must be in decode order, and a recipe must have each picture once.
+    for recipe, own, decoded in zip(recipes, orders, decode_orders, strict=True):
+        is_new_run = np.isin(np.arange(1, len(own)), recipe.run_first)
+        if len(np.unique(own)) < len(own) or not (is_new_run | (decoded[1:] > decoded[:-1])).all():
+            return None
+    order, decoded = np.concatenate(orders), np.concatenate(decode_orders)
     size = np.concatenate([recipe.packet_size for recipe in recipes]).astype(np.int64)
+    # Packets with the same order must be the same packet.
     distinct, one, inverse = np.unique(order, return_index=True, return_inverse=True)
-    is_consistent = len(np.unique(decoded)) == len(distinct) and (decoded[one][inverse] == decoded).all()
-    if not is_consistent or (size[one][inverse] != size).any():
+    facts: list[NDArray[Any]] = [decoded, size, np.concatenate(offsets)]
+    if is_images:
+        facts += [np.concatenate([recipe.range_crc32 for recipe in recipes]), np.array(_paths(recipes))]
+    if len(np.unique(decoded)) < len(distinct) or any((fact[one][inverse] != fact).any() for fact in facts):
         return None
-    runs, run_of = _joined_runs(recipes, base, order, decoded)
+    base = np.cumsum([0, *map(len, orders)])  # the number of each clip's first packet among the packets of all clips
+    runs, run_of = _togetherruns(recipes, base, order, decoded)
     # The packets of each joined run, each once, in decode order.
-    packets = [_unique_by(np.concatenate(run.packets), decoded) for run in runs]
-    lengths = np.array([len(each) for each in packets])
+    packets = [own[np.unique(decoded[own], return_index=True)[1]] for own in (run.packets for run in runs)]
+    lengths = np.array([len(own) for own in packets])
     run_first = np.cumsum(lengths) - lengths
     kept = np.concatenate(packets)
     run = np.repeat(np.arange(len(runs)), lengths)
     rank = np.empty(len(kept), np.int32)
     rank[np.lexsort((order[kept], run))] = np.arange(len(kept), dtype=np.int32)
-    # A picture of a run has the same rank in the joined recipe as the packet of the joined run with the same order.
+    # A picture of a run is the picture of the joined run with the same order.
     key = run * (distinct[-1] + 1) + order[kept]
-    sorted_keys = np.argsort(key)
+    by_key = np.argsort(key)
     ranks = []
-    for recipe, own, first in zip(recipes, run_of, base.tolist(), strict=True):
-        wanted = own * (distinct[-1] + 1) + order[first : first + len(recipe.packet_rank)]
-        found = np.empty(len(recipe.packet_rank), np.int32)
-        found[recipe.packet_rank] = rank[sorted_keys[np.searchsorted(key, wanted, sorter=sorted_keys)]]
+    for recipe, own_runs, own in zip(recipes, run_of, orders, strict=True):
+        places = np.searchsorted(key, own_runs * (distinct[-1] + 1) + own, sorter=by_key)
+        found = np.empty(len(own), np.int32)
+        found[recipe.packet_rank] = rank[by_key[places]]
         ranks.append(found)
     recipe = Recipe(
         **_ranges(recipes, kept, run_first, is_images=is_images),
@@ -135,10 +203,25 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
         damaged=False,
         position=np.zeros(0, np.int32),
     )
-    return JoinedClips(clip=_with_frames(clips, ranks, recipe), ranks=ranks)
+    return JoinedClips(clips=clips, whole=_with_frames(clips, ranks, recipe), ranks=ranks)
 
 
-def _joined_runs(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run of a recipe, or several joined runs.
+
+    Attributes:
+        is_open, state: As in the recipe.
+        packets: The numbers of packets among the packets of all clips. The first one is the random access point.
+            Several numbers may stand for the same packet.
+    """
+
+    is_open: bool
+    state: int
+    packets: Numbers
+
+
+def _togetherruns(
     recipes: Sequence[Recipe], base: Numbers, order: Numbers, decoded: Numbers
 ) -> tuple[list[_Run], list[Numbers]]:
     """Join the runs of recipes.
@@ -146,56 +229,64 @@ def _joined_runs(
     Returns:
         (the joined runs in decode order; for each recipe, int64 [packets], the number of the joined run of each packet)
     """
-    own: list[tuple[_Run, int, int]] = []  # each run, with the number of its recipe and the place of its first packet
-    for number, (recipe, begin) in enumerate(zip(recipes, base.tolist(), strict=True)):
-        edges = np.append(recipe.run_first, len(recipe.packet_rank)).tolist()
-        for k, (first, end) in enumerate(itertools.pairwise(edges)):
-            packets = np.arange(begin + first, begin + end)
-            run = _Run(
-                start=int(decoded[packets[0]]),
-                first=int(packets[0]),
-                is_open=bool(recipe.run_open[k]),
-                state=int(recipe.run_state[k]),
-                packets=[packets],
-            )
-            own.append((run, number, first))
+    own: list[tuple[int, slice, _Run]] = []  # the number of a recipe, the packets of a run in it, and the run
+    for number, recipe in enumerate(recipes):
+        edges = [*recipe.run_first.tolist(), len(recipe.packet_rank)]
+        for (first, end), is_open, state in zip(
+            itertools.pairwise(edges), recipe.run_open.tolist(), recipe.run_state.tolist(), strict=True
+        ):
+            packets = np.arange(base[number] + first, base[number] + end)
+            own.append((number, slice(first, end), _Run(is_open=is_open, state=state, packets=packets)))
     runs: list[_Run] = []
     run_of = [np.zeros(len(recipe.packet_rank), np.int64) for recipe in recipes]
-    for run, number, first in sorted(own, key=lambda each: each[0].start):
+    for number, place, run in sorted(own, key=lambda each: decoded[each[2].packets[0]]):
         if runs and _continues(runs[-1], run, order, decoded):
-            runs[-1].packets += run.packets
+            runs[-1] = replace(runs[-1], packets=np.concatenate([runs[-1].packets, run.packets]))
         else:
             runs.append(run)
-        run_of[number][first : first + len(run.packets[0])] = len(runs) - 1
+        run_of[number][place] = len(runs) - 1
     return runs, run_of
 
 
 def _continues(run: _Run, later: _Run, order: Numbers, decoded: Numbers) -> bool:
     """Return whether a later run is joined to a run."""
-    if run.start == later.start:
+    start = decoded[later.packets[0]]
+    if decoded[run.packets[0]] == start:
         return (run.is_open, run.state) == (later.is_open, later.state)
-    packets = np.concatenate(run.packets)
-    if not (decoded[packets] == later.start).any():
+    if not (decoded[run.packets] == start).any():
         return False
     # If a run ends at an open random access point or among its leading pictures, it may lack some of them. The runs
     # remain separate, because clips with later pictures never lack them.
-    behind = packets[decoded[packets] > later.start]
-    return not later.is_open or bool((order[behind] > order[later.first]).any())
+    behind = run.packets[decoded[run.packets] > start]
+    return not later.is_open or bool((order[behind] > order[later.packets[0]]).any())
 
 
-def _unique_by(packets: Numbers, decoded: Numbers) -> Numbers:
-    """Return packets in decode order. If a packet occurs several times, the first number of it is kept."""
-    return packets[np.unique(decoded[packets], return_index=True)[1]]
+def _paths(recipes: Sequence[Recipe]) -> list[str]:
+    """Return the path of each packet of recipes of images. It is empty for images that are not loose files."""
+    return [path for recipe in recipes for path in recipe.range_path or [""] * len(recipe.packet_size)]
 
 
-def _first_bytes(recipe: Recipe) -> Numbers:
-    """Return int64 [packets]: the offset in the source of the first byte of each packet."""
-    length, size = recipe.range_length, recipe.packet_size.astype(np.int64)
+def _pieces(recipe: Recipe) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Cut the byte ranges of a recipe at the beginnings of packets.
+
+    Returns:
+        int64 [packets], the offset of the first byte of each packet; then, for each piece, its offset, its length, and
+        the index of its packet, each int64 [pieces]. A packet has several pieces if its bytes are not contiguous.
+    """
+    size = recipe.packet_size.astype(np.int64)
     # Where ranges and packets begin in the joined bytes of the recipe.
-    begin, at = np.cumsum(length) - length, np.cumsum(size) - size
-    number = np.searchsorted(begin, at, side="right") - 1
-    first: Numbers = recipe.range_offset[number] + at - begin[number]
-    return first
+    ranges, packets = np.cumsum(recipe.range_length) - recipe.range_length, np.cumsum(size) - size
+    cuts = np.union1d(ranges, packets)
+    offset = _offsets(recipe, ranges, cuts)
+    length = np.diff(cuts, append=size.sum())
+    return _offsets(recipe, ranges, packets), offset, length, np.searchsorted(packets, cuts, side="right") - 1
+
+
+def _offsets(recipe: Recipe, ranges: Numbers, places: Numbers) -> Numbers:
+    """Return the offsets in the source of places in the joined bytes of a recipe, whose ranges begin at `ranges`."""
+    number = np.searchsorted(ranges, places, side="right") - 1
+    offset: Numbers = recipe.range_offset[number] + places - ranges[number]
+    return offset
 
 
 def _ranges(recipes: Sequence[Recipe], kept: Numbers, run_first: Numbers, *, is_images: bool) -> dict[str, Any]:
@@ -208,24 +299,20 @@ def _ranges(recipes: Sequence[Recipe], kept: Numbers, run_first: Numbers, *, is_
         is_images: Whether packets are images, each of which has a range of its own.
     """
     if is_images:
-        paths = [name for recipe in recipes for name in recipe.range_path or []]
+        paths = _paths(recipes)
         return {
             "range_offset": np.concatenate([recipe.range_offset for recipe in recipes])[kept],
             "range_length": np.concatenate([recipe.range_length for recipe in recipes])[kept],
-            "range_path": [paths[number] for number in kept.tolist()] if paths else None,
+            "range_path": [paths[number] for number in kept.tolist()] if paths[0] else None,
             "range_crc32": np.concatenate([recipe.range_crc32 for recipe in recipes])[kept],
         }
-    # A packet may consist of several pieces, since ranges are cut at both ends of packets.
     offset, length, packet, done = [], [], [], 0
     for recipe in recipes:
-        size = recipe.packet_size.astype(np.int64)
-        begin, at = np.cumsum(recipe.range_length) - recipe.range_length, np.cumsum(size) - size
-        cuts = np.union1d(begin, at)
-        number = np.searchsorted(begin, cuts, side="right") - 1
-        offset.append(recipe.range_offset[number] + cuts - begin[number])
-        length.append(np.diff(cuts, append=size.sum()))
-        packet.append(np.searchsorted(at, cuts, side="right") - 1 + done)
-        done += len(size)
+        _, offsets, lengths, of_packet = _pieces(recipe)
+        offset.append(offsets)
+        length.append(lengths)
+        packet.append(of_packet + done)
+        done += len(recipe.packet_size)
     of_piece = np.concatenate(packet)
     first = np.searchsorted(of_piece, kept)
     count = np.searchsorted(of_piece, kept, side="right") - first
@@ -236,7 +323,7 @@ def _ranges(recipes: Sequence[Recipe], kept: Numbers, run_first: Numbers, *, is_
 
 
 def _with_frames(clips: Sequence[Clip], ranks: Sequence[NDArray[np.int32]], recipe: Recipe) -> Clip:
-    """Return a clip with each distinct picture of clips once, in the order of their ranks."""
+    """Return a clip with the pictures that clips want, in the order of their ranks in the joined recipe."""
     real = [clip.recipe.position != PAD for clip in clips]
     rank = np.concatenate([own[clip.recipe.position[some]] for own, clip, some in zip(ranks, clips, real, strict=True)])
     position, first = np.unique(rank, return_index=True)

@@ -6,6 +6,7 @@ timestamp. The decoder returns this timestamp with the picture, so the rank iden
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -152,8 +153,15 @@ class ClipFrames:
         self._places: dict[int, list[int]] = {}  # the indices of the clip's frames that show each picture, by its rank
         for place, rank in enumerate(clip.recipe.position.tolist()):
             self._places.setdefault(rank, []).append(place)
+        self._frames: NDArray[Any] | None = None
+        # For images of more than 8 bits. Their colours do not depend on the medium.
+        self._deep = RgbConverter() if dtype == "uint16" and clip.medium.kind == IMAGES else converter
+
+    def _room(self) -> NDArray[Any]:
         # Memory is allocated only after the first picture has confirmed the size that the manifest states.
-        self._room = functools.cache(lambda: _room(clip, cutout, self._form))
+        if self._frames is None:
+            self._frames = _room(self._clip, self._cutout, self._form)
+        return self._frames
 
     @property
     def pixels(self) -> NDArray[Any]:
@@ -231,7 +239,7 @@ class ClipFrames:
         """Decode and scale an image file. Return the pixels [H, W, C], and the cutout."""
         clip, cutout = self._clip, self._cutout
         if self._dtype == "uint16":
-            return _deep_image(clip, data, cutout), cutout
+            return _deep_image(clip, data, cutout, self._deep), cutout
         if self._dtype == "raw":
             is_deep = _is_deep_png(data)
             samples = stored_samples(clip, _decode_png(clip, data)) if is_deep else _image_rgb(clip, data)
@@ -281,48 +289,47 @@ def decode_frames(
 
 
 def decode_joined(
-    group: JoinedClips,
-    encoded: EncodedClip,
-    clips: Sequence[Clip],
-    cutouts: Sequence[Cutout],
-    *,
-    dtype: Dtype = "uint8",
-    threads: int = 1,
-) -> list[NDArray[Any]]:
-    """Decode the frames of clips that were joined. Each picture is decoded once, and converted once for each cutout.
+    group: JoinedClips, encoded: EncodedClip, cutouts: Sequence[Cutout], *, dtype: Dtype = "uint8", threads: int = 1
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Decode the frames of clips that were joined. Pictures are converted once for all clips with the same cutout.
 
     Args:
         group: The joined clips.
-        encoded: The packets of `group.clip`.
-        clips: The clips, in the order in which they were joined.
+        encoded: The packets of `group.whole`.
         cutouts: The cutout of each clip.
         dtype: The type of the pixels, as for `ClipFrames`.
         threads: The number of decoder threads.
 
-    Returns:
-        The frames of each clip, as `decode_frames` returns them.
+    Yields:
+        (the index of a clip, its frames as `decode_frames` returns them), as soon as the clip is complete.
 
     Raises:
-        FramedexError, DecodeError: as for `decode_frames`.
+        FramedexError, DecodeError: As for `decode_frames`.
     """
-    medium = group.clip.medium
+    users, medium, left = group.users(), group.whole.medium, collections.Counter(cutouts)
     # libswscale prepares a converter for one size, so each cutout has its own.
-    converters = {cutouts[0]: converter_of(medium, threads)}
-    for cutout in cutouts[1:]:
-        if cutout not in converters:
-            converters[cutout] = new_converter(medium, threads)
-    frames = [ClipFrames(*each, dtype, converters[each[1]]) for each in zip(clips, cutouts, strict=True)]
-    # For each rank of the group, the clips that show the picture by cutout, each with its own rank of the picture.
-    wanted: dict[int, dict[Cutout, list[tuple[ClipFrames, int]]]] = {}
-    for clip, cutout, own, ranks in zip(clips, cutouts, frames, group.ranks, strict=True):
-        for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
-            wanted.setdefault(int(ranks[rank]), {}).setdefault(cutout, []).append((own, rank))
-    for rank, source in _sources(group.clip, encoded, threads):
-        for (first, first_rank), *others in wanted[rank].values():
-            first.add(first_rank, source)
-            for other, other_rank in others:
-                other.copy(other_rank, first, first_rank)
-    return [own.pixels for own in frames]
+    converters: dict[Cutout, RgbConverter] = {}
+    frames: dict[int, ClipFrames] = {}
+
+    def take(rank: int, source: Source) -> None:
+        first: dict[Cutout, tuple[ClipFrames, int]] = {}  # by cutout, a clip that has the picture, with its rank of it
+        for number, own_rank in users[rank]:
+            cutout = cutouts[number]
+            if number not in frames:
+                if cutout not in converters:
+                    converters[cutout] = (new_converter if converters else converter_of)(medium, threads)
+                frames[number] = ClipFrames(group.clips[number], cutout, dtype, converters[cutout])
+            if cutout in first:
+                frames[number].copy(own_rank, *first[cutout])
+            else:
+                frames[number].add(own_rank, source)
+                first[cutout] = frames[number], own_rank
+
+    for number in group.complete(_sources(group.whole, encoded, threads), take):
+        left[cutouts[number]] -= 1
+        if not left[cutouts[number]]:
+            del converters[cutouts[number]]
+        yield number, frames.pop(number).pixels
 
 
 def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
@@ -499,9 +506,8 @@ def stored_samples(clip: Clip, picture: av.VideoFrame) -> NDArray[Any]:
     return samples.astype(form.type)
 
 
-def _deep_image(clip: Clip, data: bytes, cutout: Cutout) -> NDArray[np.uint16]:
+def _deep_image(clip: Clip, data: bytes, cutout: Cutout, converter: RgbConverter) -> NDArray[np.uint16]:
     """Decode an image file to RGB of 16 bits, and scale it. Raises DecodeError if the image does not decode."""
-    converter = RgbConverter()
     if _is_deep_png(data):
         picture = _decode_png(clip, data)
         if cutout.part is not None:

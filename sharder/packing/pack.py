@@ -1,7 +1,7 @@
 """Pack planned clips as samples of tars. A sample has the clip's files and a JSON file.
 
-The packets of a clip are copied into a tiny file. Alternatively, the clip is decoded once, and its frames are stored as
-images or encoded again. Worker processes do this work, and the main process copies the results into tars.
+The packets of a clip are copied into a tiny file. Alternatively, its frames are decoded, and stored as images or
+encoded again. Worker processes do this work, and the main process copies the results into tars.
 
 Workers do not send copied packets to the main process. A worker that cuts clips into tiny files returns headers and
 byte ranges of source files, and the main process copies these ranges. If a medium's tiny files do not consist of
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Member, PlannedStep, Step
-from framedex.sharder.clips.together import JoinedClips, is_shared, joined
+from framedex.sharder.clips.together import JoinedClips, joined, shares_pictures
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file, scaled_pictures
@@ -41,6 +42,7 @@ from framedex.sharder.packing.pack_options import (
     CODECS,
     FORMATS,
     EncodeOptions,
+    ImageFormat,
     ImageOptions,
     as_they_are,
     copied_files,
@@ -56,6 +58,7 @@ from framedex.sharder.reading import EncodedClip, SourceFiles
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
+LOG = logging.getLogger("framedex.sharder")
 Row = dict[str, Any]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -68,12 +71,14 @@ PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
 AudioFormat = Literal["flac", "wav"]
 AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
 
-RECODING_IN_FLIGHT = 2  # number of recoding tasks that are in memory at a time, per worker
-SECONDS_A_TASK = 600.0  # timeout of a worker's task in seconds: recoding or cutting a few clips
-# Maximum number of clips that a worker decodes together. Larger groups decode hardly fewer pictures, and leave fewer
-# tasks for the other workers.
-MAX_TOGETHER = 32
-MAX_TOGETHER_BYTES = 256 << 20  # maximum number of bytes of the pictures that are encoded again together
+RECODING_IN_FLIGHT = 4  # number of recoding tasks that are in memory at a time, per worker
+SECONDS_A_TASK = 600.0  # timeout of a worker's task in seconds: recoding some clips, or cutting CLIPS_A_TASK clips
+# Maximum number of clips that a worker decodes together, and of the bytes of their pictures: of scaled pictures that
+# wait for the encoder, or of image files, estimated by the share of a picture's bytes that its file takes.
+MAX_TOGETHER, MAX_TOGETHER_BYTES = 32, 64 << 20
+FILE_SHARES: dict[ImageFormat, float] = {"jpeg": 0.15, "webp": 0.15, "png": 0.6}
+# If a worker gives no result for these reasons, one of the clips may be the cause.
+LOST_KINDS = ("crash", "timeout", "memory")
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
 TASKS_AT_FIRST = 4  # number of cutting tasks that the main process does itself while the workers start
@@ -149,40 +154,31 @@ class _RecodingTask(Generic[Options]):
     encoded: EncodedClip | None
     options: Options
 
-    def shown(self, pictures: Pictures[Options, Picture]) -> Iterator[tuple[int, dict[int, Picture]]]:
-        """Decode the clips together.
+    def pictures_by_clip(self, pictures: Pictures[Options, Picture]) -> Iterator[tuple[int, dict[int, Picture]]]:
+        """Decode the clips of the group together.
 
         Args:
             pictures: A function that yields (rank, picture) once for each wanted picture of a clip.
 
         Yields:
-            (the index of a clip in `clips`, its pictures by their rank in the clip's recipe), as soon as the clip is
-            complete.
+            (the index of a clip, its pictures by their rank in the clip's recipe), as soon as the clip is complete.
 
         Raises:
-            DecodeError: A clip does not decode, or lacks pictures.
+            DecodeError: A clip does not decode.
         """
-        assert self.encoded is not None  # tasks without clips are not sent to workers
-        whole = self.clips[0] if self.group is None else self.group.clip
-        users: dict[int, list[tuple[int, int]]] = {}  # the clips that show each picture, with their own rank of it
-        missing = []
-        for number, clip in enumerate(self.clips):
-            own = unique_ranks(clip)
-            missing.append(len(own))
-            ranks = own if self.group is None else self.group.ranks[number][own]
-            for rank, own_rank in zip(ranks.tolist(), own.tolist(), strict=True):
-                users.setdefault(rank, []).append((number, own_rank))
+        group, encoded = self.group, self.encoded
+        assert group is not None  # the caller decodes a single clip by itself
+        assert encoded is not None  # tasks without clips are not sent to workers
+        users = group.users()
         found: list[dict[int, Picture]] = [{} for _ in self.clips]
-        for rank, picture in pictures(whole, self.encoded, self.options):
+
+        def take(rank: int, picture: Picture) -> None:
             for number, own_rank in users[rank]:
                 found[number][own_rank] = picture
-                if len(found[number]) == missing[number]:
-                    yield number, found[number]
-                    found[number] = {}
-                    missing[number] = 0
-        for clip, some, count in zip(self.clips, found, missing, strict=True):
-            if count:
-                raise DecodeError(f"clip {clip.clip_id}: {len(some)} of {count} frames were decoded")
+
+        for number in group.complete(pictures(group.whole, encoded, self.options), take):
+            yield number, found[number]
+            found[number] = {}
 
 
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
@@ -222,64 +218,74 @@ def _recoded(
     """
     calls = Calls(
         function=recode,
-        items=_recoding_tasks(steps, options),
+        items=_recoding_tasks(steps, options, workers.count),
         timeout_seconds=SECONDS_A_TASK,
         in_flight=RECODING_IN_FLIGHT,
         passes=lambda task: not task.clips,
     )
-    outcomes = itertools.chain.from_iterable(alone_if_lost(one, calls, _each_alone) for one in workers.run(calls))
-    for each in outcomes:
-        if not each.item.clips:
-            yield from each.item.steps
-            continue
-        results = [None] if each.result is None else each.result
-        for step, clip, recoded in zip(each.item.steps, each.item.clips, results, strict=True):
-            if recoded is None:
-                made: Step | Failure = lost_clip(each, clip.clip_id, clip.medium.name)
-            elif isinstance(recoded, Failure):
-                made = recoded
-            else:
-                made = attempt(clip, finish, clip, recoded, options, step.done)
-            yield as_step(made, step.done)
+    for outcome in workers.run(calls):
+        # A clip at which a worker crashes, hangs or runs out of memory must not cost the other clips of its task.
+        lost = outcome.kind in LOST_KINDS
+        for each in alone_if_lost(outcome, calls, _each_alone) if lost else [outcome]:
+            if not each.item.clips:
+                yield from each.item.steps
+                continue
+            results = [None] * len(each.item.clips) if each.result is None else each.result
+            for step, clip, recoded in zip(each.item.steps, each.item.clips, results, strict=True):
+                if recoded is None:
+                    made: Step | Failure = lost_clip(each, clip.clip_id, clip.medium.name)
+                elif isinstance(recoded, Failure):
+                    made = recoded
+                else:
+                    made = attempt(clip, finish, clip, recoded, options, step.done)
+                yield as_step(made, step.done)
 
 
-def _recoding_tasks(steps: Iterable[Step], options: Options) -> Iterator[_RecodingTask[Options]]:
-    """Read the packets of clips. Consecutive clips of one medium that share pictures become one task."""
-    sources = SourceFiles()
-    gathered: list[Step] = []
+def _recoding_tasks(steps: Iterable[Step], options: Options, workers: int) -> Iterator[_RecodingTask[Options]]:
+    """Read the packets of clips. Consecutive clips of one medium that share pictures become one task.
+
+    The first tasks have a single clip, and later ones have more, so that a short plan occupies all workers.
+    """
+    sources, done = SourceFiles(), 0
+    gathered: list[tuple[Step, Clip]] = []
     for step in steps:
-        clips = [one.outcome for one in gathered if isinstance(one.outcome, Clip)]
-        clip = step.outcome
-        if clips and not (isinstance(clip, Clip) and _is_gathered(clip, clips, options)):
-            yield from _tasks_of(gathered, options, sources)
+        clip, most = step.outcome, MAX_TOGETHER if workers < 2 else 1 + done // workers
+        is_next = isinstance(clip, Clip) and _is_gathered(clip, [own for _, own in gathered], options, most)
+        if gathered and not is_next:
+            for task in _tasks_of(gathered, options, sources):
+                yield task
+                done += 1
             gathered = []
         if isinstance(clip, Clip):
-            gathered.append(step)
+            gathered.append((step, clip))
         else:
             yield _RecodingTask(steps=[step], clips=[], group=None, encoded=None, options=options)
-    yield from _tasks_of(gathered, options, sources)
+    if gathered:
+        yield from _tasks_of(gathered, options, sources)
 
 
-def _is_gathered(clip: Clip, clips: list[Clip], options: ImageOptions | EncodeOptions) -> bool:
-    """Return whether a clip is decoded together with the clips before it."""
-    if len(clips) >= MAX_TOGETHER or not is_shared(clip, clips):
+def _is_gathered(clip: Clip, clips: list[Clip], options: ImageOptions | EncodeOptions, most: int) -> bool:
+    """Return whether a clip is decoded together with the clips before it, of which there may be at most `most`."""
+    if not clips or len(clips) >= min(most, MAX_TOGETHER) or not shares_pictures(clip, clips):
         return False
     height, width = options.stored_size(clip.medium.height, clip.medium.width)
-    # Encoded images are small, but the pictures of clips that are encoded wait in memory.
-    pictures = sum(len(one.recipe.position) for one in [*clips, clip])
-    return isinstance(options, ImageOptions) or pictures * height * width * 3 <= MAX_TOGETHER_BYTES
+    pictures = len(np.unique(np.concatenate([one.frames for one in [*clips, clip]])))
+    share = FILE_SHARES[options.format] if isinstance(options, ImageOptions) else 1.0
+    return pictures * height * width * 3 * share <= MAX_TOGETHER_BYTES
 
 
-def _tasks_of(steps: list[Step], options: Options, sources: SourceFiles) -> Iterator[_RecodingTask[Options]]:
-    """Yield one task for several steps with clips, or one for each step if the clips cannot be read together."""
-    clips = [step.outcome for step in steps if isinstance(step.outcome, Clip)]
-    group = joined(clips) if len(clips) > 1 else None
-    if group is not None:
-        together = attempt(group.clip, sources.read, group.clip)
-        if not isinstance(together, Failure):  # otherwise, each clip alone shows whether it can be read
-            yield _RecodingTask(steps=steps, clips=clips, group=group, encoded=together, options=options)
+def _tasks_of(
+    gathered: list[tuple[Step, Clip]], options: Options, sources: SourceFiles
+) -> Iterator[_RecodingTask[Options]]:
+    """Yield one task for the clips of steps, or one for each clip if the clips cannot be read together."""
+    steps, clips = [step for step, _ in gathered], [clip for _, clip in gathered]
+    group = attempt(clips[0], joined, clips) if len(clips) > 1 else None
+    if isinstance(group, JoinedClips):
+        encoded = attempt(group.whole, sources.read, group.whole)
+        if not isinstance(encoded, Failure):  # otherwise, each clip alone shows whether it can be read
+            yield _RecodingTask(steps=steps, clips=clips, group=group, encoded=encoded, options=options)
             return
-    for step, clip in zip(steps, clips, strict=True):
+    for step, clip in gathered:
         read = attempt(clip, sources.read, clip)
         if isinstance(read, Failure):
             failed = Step(outcome=read, done=step.done)
@@ -289,49 +295,73 @@ def _tasks_of(steps: list[Step], options: Options, sources: SourceFiles) -> Iter
 
 
 def _each_alone(task: _RecodingTask[Options]) -> list[_RecodingTask[Options]]:
-    """Divide a task whose clips could not be decoded together."""
-    sources = SourceFiles()
-    return [one for step in task.steps for one in _tasks_of([step], task.options, sources)] if task.group else [task]
+    """Divide a task into tasks of one clip each."""
+    group, encoded = task.group, task.encoded
+    if group is None or encoded is None:
+        return [task]
+    return [
+        replace(task, steps=[step], clips=[clip], group=None, encoded=group.encoded(number, encoded))
+        for number, (step, clip) in enumerate(zip(task.steps, task.clips, strict=True))
+    ]
 
 
 def to_images(task: _RecodingTask[ImageOptions]) -> list[list[bytes] | Failure]:
-    """Decode the clips of a task, and return the frames of each clip as image files. Runs in a worker.
+    """Decode the clips of a task, and return the frames of each clip as image files. Runs in a worker."""
 
-    Raises:
-        DecodeError: The clips cannot be decoded together.
-    """
+    def together() -> list[list[bytes]]:
+        found = dict(task.pictures_by_clip(image_files))
+        return [_in_order(clip, found[number]) for number, clip in enumerate(task.clips)]
 
-    def files() -> list[list[bytes]]:
-        found = dict(task.shown(image_files))
-        clips = enumerate(task.clips)
-        return [[found[number][rank] for rank in unique_ranks(clip).tolist()] for number, clip in clips]
+    def alone(clip: Clip, encoded: EncodedClip) -> list[bytes]:
+        return _in_order(clip, dict(image_files(clip, encoded, task.options)))
 
-    return _attempted(task, files)
+    return _recoded_clips(task, together, alone)
+
+
+def _in_order(clip: Clip, found: dict[int, bytes]) -> list[bytes]:
+    """Return the image files of a clip in the order of first appearance. Raises DecodeError if one is missing."""
+    ranks = unique_ranks(clip).tolist()
+    if len(found) != len(ranks):
+        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
+    return [found[rank] for rank in ranks]
 
 
 def to_stream(task: _RecodingTask[EncodeOptions]) -> list[EncodedStream | Failure]:
-    """Decode and encode the clips of a task. Runs in a worker. Raises DecodeError as `to_images` does."""
+    """Decode and encode the clips of a task. Runs in a worker."""
 
-    def streams() -> list[EncodedStream]:
-        if task.group is None:  # the encoder takes each picture when it is decoded
-            [clip], encoded = task.clips, task.encoded
-            assert encoded is not None  # tasks without clips are not sent to workers
-            return [encode_clip(clip, scaled_pictures(clip, encoded, task.options), task.options)]
+    def together() -> list[EncodedStream]:
         found = {
-            number: encode_clip(task.clips[number], sorted(shown.items()), task.options)
-            for number, shown in task.shown(scaled_pictures)
+            number: encode_clip(task.clips[number], sorted(pictures.items()), task.options)
+            for number, pictures in task.pictures_by_clip(scaled_pictures)
         }
         return [found[number] for number in range(len(task.clips))]
 
-    return _attempted(task, streams)
+    def alone(clip: Clip, encoded: EncodedClip) -> EncodedStream:  # the encoder takes each picture when it is decoded
+        return encode_clip(clip, scaled_pictures(clip, encoded, task.options), task.options)
+
+    return _recoded_clips(task, together, alone)
 
 
-def _attempted(task: _RecodingTask[Any], recode: Callable[[], list[Result]]) -> list[Result | Failure]:
-    """Return the results for the clips of a task. An error of a single clip becomes its failure."""
-    if task.group is not None or not task.clips:
-        return [*recode()] if task.clips else []
-    made = attempt(task.clips[0], recode)
-    return [made] if isinstance(made, Failure) else [*made]
+def _recoded_clips(
+    task: _RecodingTask[Any], together: Callable[[], list[Result]], alone: Callable[[Clip, EncodedClip], Result]
+) -> list[Result | Failure]:
+    """Return the result or the failure of each clip of a task.
+
+    Args:
+        task: The task.
+        together: A function that returns the results of all clips of a group.
+        alone: A function that returns the result of one clip from its packets.
+    """
+    if task.group is not None:
+        try:
+            return [*together()]
+        except Exception as error:  # an error of one clip must not cost the others
+            LOG.debug("%d clips cannot be decoded together: %s", len(task.clips), error)
+    found: list[Result | Failure] = []
+    for one in _each_alone(task):
+        assert one.encoded is not None  # tasks without clips are not sent to workers
+        found.append(attempt(one.clips[0], alone, one.clips[0], one.encoded))
+    return found
 
 
 def file_step(file: ClipFile, done: int) -> Step:

@@ -37,7 +37,7 @@ class Planner:
         self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
         self._hidden_unordered = hidden_unordered
         self._order = timeline.presentation_order(packets.pts, packets.flags)
-        self._rank = np.argsort(np.argsort(packets.pts, kind="stable")).astype(np.int32)
+        self._rank: NDArray[np.int32] | None = None  # the rank of each packet in presentation order, if it was needed
         self.renew(packets)
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
@@ -48,7 +48,7 @@ class Planner:
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
-        self._in_decode_order = is_in_decode_order(packets)
+        self._in_decode_order = _is_in_decode_order(packets)
 
     def start_frames(self) -> NDArray[np.int64]:
         """Return the numbers (int64, ascending, in presentation order) of the frames where decoding may start."""
@@ -130,7 +130,7 @@ class Planner:
         return PlannedRecipe(
             packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
-            packet_order=self._rank[pictures] if self._in_decode_order else None,
+            packet_order=self._ranks()[pictures] if self._in_decode_order else None,
             range_offset=range_offset,
             range_length=range_length,
             run_first=np.searchsorted(picture_run, np.arange(len(run_begin))).astype(np.int32),
@@ -145,6 +145,12 @@ class Planner:
             packet_start=((self._packets.flags[pictures] & (timeline.CLOSED | timeline.RESET)) == timeline.CLOSED)
             & (self._packets.state[pictures] == 0),
         )
+
+    def _ranks(self) -> NDArray[np.int32]:
+        """Return int32 [packets]: the rank of each packet in presentation order among all packets."""
+        if self._rank is None:
+            self._rank = np.argsort(np.argsort(self._packets.pts, kind="stable")).astype(np.int32)
+        return self._rank
 
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first and the last packet of each run that `plan` would make with `one_stream`.
@@ -202,7 +208,7 @@ class Planner:
         return bool((kinds == timeline.LEADING).any())
 
 
-def is_in_decode_order(packets: Packets) -> bool:
+def _is_in_decode_order(packets: Packets) -> bool:
     """Return whether the packets of a medium are in decode order in its file. The order of images does not matter."""
     offset, is_images = packets.offset, packets.crc32 is not None
     return offset is not None and (is_images or bool((offset[1:] > offset[:-1]).all()))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import framedex
 from benchmarks.exactness import read_oracle
@@ -18,7 +23,7 @@ from tests.conftest import Truth
 from tests.support import made
 from tests.support.counted import some
 from tests.support.datasets import content, run
-from tests.support.media import RECIPES, read_barcode
+from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.reading import Reader, pictures_of
 
 UPSIDE_DOWN = "mjpeg_turned"  # `pictures_of` reads its rows in another order than the full decode
@@ -51,9 +56,14 @@ def differing(reader: Reader, md5: list[str], rng: np.random.Generator, rounds: 
         group = joined(clips) if len(clips) > 1 else None
         if group is None:
             continue
-        pictures = pictures_of(group.clip, reader.sources.read(group.clip))
-        found = dict(zip(group.clip.recipe.position.tolist(), pictures, strict=True))
-        assert len(group.clip.recipe.packet_size) <= sum(len(clip.recipe.packet_size) for clip in clips)
+        pictures = pictures_of(group.whole, reader.sources.read(group.whole))
+        found = dict(zip(group.whole.recipe.position.tolist(), pictures, strict=True))
+        whole = reader.sources.read(group.whole)
+        for number, clip in enumerate(clips):
+            alone, part = reader.sources.read(clip), group.encoded(number, whole)
+            assert part.payload.tobytes() == alone.payload.tobytes()
+            assert part.packet_first.tolist() == alone.packet_first.tolist()
+        assert len(group.whole.recipe.packet_size) <= sum(len(clip.recipe.packet_size) for clip in clips)
         for clip, ranks in zip(clips, group.ranks, strict=True):
             shown = [None if rank < 0 else found[int(ranks[rank])] for rank in clip.recipe.position.tolist()]
             expected = [None if frame < 0 else md5[frame] for frame in clip.frames.tolist()]
@@ -133,34 +143,119 @@ def test_a_batch_decodes_shared_pictures_once(medium: Callable[[str], Path], tmp
     group = joined(clips)
     assert group is not None
     assert shared_groups(clips) == [list(range(8))]
-    assert len(group.clip.recipe.packet_size) < 0.4 * sum(len(clip.recipe.packet_size) for clip in clips)
+    assert len(group.whole.recipe.packet_size) < 0.4 * sum(len(clip.recipe.packet_size) for clip in clips)
 
 
-def test_only_the_clip_that_does_not_decode_is_replaced_or_raises(
-    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
-    plain = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
-    replacing = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS, on_error="replace")
-    wrong, pixels = plain.clip(2).clip_id, type(plain.pixels)
-    check = pixels.check_memory
+PACKS = {"images": ["--pack", "images", "--image-format", "png"], "encoded": ["--pack", "clips", "--encode", "h264"]}
 
-    def checked(self: Any, clip: Any, *arguments: Any, **named: Any) -> None:
-        if clip.clip_id == wrong:
-            raise DecodeError("does not decode", where=clip.clip_id)
-        check(self, clip, *arguments, **named)
 
-    monkeypatch.setattr(pixels, "check_memory", checked)
-    found = replacing.__getitems__([1, 2, 3])
-    assert [item["clip_id"] == plain.clip(number).clip_id for number, item in zip([1, 2, 3], found, strict=True)] == [
-        True,
-        False,
-        True,
-    ]
-    with pytest.raises(DecodeError, match=wrong):
-        plain.__getitems__([1, 2, 3])
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
+    video = tmp_path / "broken.mp4"
+    encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
+    framedex.index(video, tmp_path / "WHOLE", depth="packets", workers=0, progress=False)
+    index = Index(tmp_path / "WHOLE")
+    packets = index.packets(index.videos["media_id"][0].as_py())
+    assert packets.offset is not None
+    at, size = int(packets.offset[10]), int(packets.size[10])
+
+    def garble(content: bytearray) -> bytearray:
+        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
+        return content
+
+    damage(video, video, garble)
+    framedex.index(video, tmp_path / "INDEX", depth="packets", workers=0, progress=False)
+    return tmp_path / "INDEX"
+
+
+def decodes(dataset: ClipDataset, number: int) -> bool:
+    try:
+        return bool(dataset[number])
+    except DecodeError:
+        return False
+
+
+def test_only_clips_that_do_not_decode_are_replaced_or_raise(broken: Path) -> None:
+    plain = ClipDataset.from_index(broken, WINDOWS)
+    replacing = ClipDataset.from_index(broken, WINDOWS, on_error="replace")
+    numbers = list(range(len(plain)))
+    wrong = [number for number in numbers if not decodes(plain, number)]
+    assert 0 < len(wrong) < len(numbers) - 2
+    assert len(shared_groups([plain.clip(number) for number in numbers[:10]])) == 1
+    for number, item in some(zip(numbers, replacing.__getitems__(iter(numbers)), strict=True), len(wrong) + 1):
+        if number in wrong:
+            assert item["clip_id"] not in [plain.clip(other).clip_id for other in wrong]
+        else:
+            np.testing.assert_array_equal(item["frames"], plain[number]["frames"])
+    with pytest.raises(DecodeError, match=plain.clip(wrong[0]).clip_id):
+        plain.__getitems__(numbers)
     with pytest.raises(IndexError):
         plain.__getitems__([1, len(plain)])
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("pack", PACKS)
+def test_only_clips_that_do_not_decode_fail_to_be_packed(
+    pack: str, workers: str, broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy.yaml").write_text("policy: windows\nframes: 6\nstride: 1\nstep: 2\n", encoding="utf-8")
+    shard = ["shard", broken, "--policy", tmp_path / "policy.yaml", *PACKS[pack], "--max-failures", 100, "--out"]
+    run(*shard, tmp_path / "TOGETHER", "--workers", workers)
+    monkeypatch.setattr("framedex.sharder.packing.pack.MAX_TOGETHER", 1)
+    run(*shard, tmp_path / "ALONE", "--workers", "0")
+    both = [tmp_path / name for name in ("TOGETHER", "ALONE")]
+    failures = [pq.read_table(out / "failures.parquet").to_pylist() for out in both]
+    assert {row["kind"] for row in failures[0]} == {"undecodable"}
+    assert failures[0] == failures[1]
+    assert content(both[0] / "shards") == content(both[1] / "shards") != {}
+
+
+def test_clips_that_contradict_each_other_are_decoded_alone(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    one, two = dataset.clip(1), dataset.clip(2)
+
+    def changed(**fields: Any) -> Any:
+        return replace(two, recipe=replace(two.recipe, **fields))
+
+    order = two.recipe.packet_order
+    assert order is not None
+    assert joined([one, changed()]) is not None
+    assert joined([one, changed(packet_order=None)]) is None
+    assert joined([one, changed(damaged=True)]) is None
+    assert joined([one, changed(packet_order=order + 1)]) is None  # packets of the first clip have these numbers
+    assert joined([one, changed(packet_order=np.zeros_like(order))]) is None
+    assert joined([one, changed(range_offset=two.recipe.range_offset + 1)]) is None
+    assert joined([one, replace(two, source=replace(two.source, path="other"))]) is None
+
+
+def test_images_that_contradict_each_other_are_decoded_alone(tmp_path: Path) -> None:
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    framedex.index(tmp_path, tmp_path / "INDEX", workers=0, progress=False)
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", {"policy": "windows", "frames": 2, "stride": 1, "step": 1})
+    one, two = dataset.clip(0), dataset.clip(1)
+    assert joined([one, two]) is not None
+    shifted = replace(two, recipe=replace(two.recipe, packet_order=one.recipe.packet_order))
+    assert joined([one, shifted]) is None
+    assert [item["frames"][:, 0, 0, 0].tolist() for item in dataset.__getitems__([0, 1, 2])] == [[0, 1], [1, 2], [2, 3]]
+
+
+def test_frames_are_freed_without_a_collection_of_garbage(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    gc.collect()
+    gc.disable()
+    try:
+        for items in ([dataset[0]], dataset.__getitems__([1, 2, 3])):
+            frames = weakref.ref(items[0]["frames"])
+            base = weakref.ref(items[0]["frames"].base) if items[0]["frames"].base is not None else frames
+            items.clear()
+            assert frames() is None
+            assert base() is None
+    finally:
+        gc.enable()
 
 
 def test_a_batch_of_a_subclass_has_the_items_of_the_subclass(medium: Callable[[str], Path], tmp_path: Path) -> None:
@@ -185,9 +280,6 @@ def test_a_data_loader_decodes_overlapping_clips_together(
     items = [item for batch in batches for item in batch]
     assert len(read) == len(batches) < len(dataset)
     assert [item["clip_id"] for item in items] == [dataset.clip(number).clip_id for number in range(len(dataset))]
-
-
-PACKS = {"images": ["--pack", "images", "--image-format", "png"], "encoded": ["--pack", "clips", "--encode", "h264"]}
 
 
 @pytest.mark.parametrize("pack", PACKS)
