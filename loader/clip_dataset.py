@@ -457,8 +457,8 @@ class ClipDataset(ColumnsOfClips):
         one clip; otherwise they are decoded one by one.
         """
         wanted, epoch = list(numbers), self.epoch
-        kind, plain = type(self), ClipDataset
-        if self.decode != "cpu" or (kind.__getitem__, kind.item) != (plain.__getitem__, plain.item):
+        own = type(self)
+        if self.decode != "cpu" or (own.__getitem__, own.item) != (ClipDataset.__getitem__, ClipDataset.item):
             return [self[number] for number in wanted]  # a subclass may return other items
         clips: dict[int, Clip] = {}  # by index in `wanted`, as the others
         for index, number in enumerate(wanted):
@@ -467,13 +467,13 @@ class ClipDataset(ColumnsOfClips):
         ready: dict[int, dict[str, Any]] = {}
         indices = list(clips)
         for group in shared_groups(list(clips.values())):
-            own = [indices[number] for number in group]
-            if len(own) > 1:
+            several = [indices[number] for number in group]
+            if len(several) > 1:
                 try:
-                    for number, item in self._clips.items_together([clips[n] for n in own], epoch, self.sources):
-                        ready[own[number]] = item
+                    for number, item in self._clips.items_together([clips[n] for n in several], epoch, self.sources):
+                        ready[several[number]] = item
                 except MEDIUM_ERRORS as error:  # clips that are missing are read one by one, which shows the wrong clip
-                    LOG.debug("%d clips cannot be decoded together: %s", len(own), error)
+                    LOG.debug("%d clips could not be decoded together: %r", len(several), error)
         return [ready.get(index) or self._read(number, clips.get(index)) for index, number in enumerate(wanted)]
 
     def _read(self, number: int, clip: Clip | None = None) -> dict[str, Any]:

@@ -252,9 +252,7 @@ class PixelOptions:
             cutout: The scaling and cropping of the clip's frames. None if they are not decoded.
             read_bytes: The number of bytes that are read at once. It may exceed the size of the packets.
         """
-        packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
-        packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
-        parts = [(max(packets, read_bytes), "its packets")]
+        parts = [(max(self._packet_bytes(clip), read_bytes), "its packets")]
         if clip.audio is not None:
             parts.append((audio_bytes(clip), audio_text(clip.audio)))
         if cutout is not None:
@@ -263,10 +261,17 @@ class PixelOptions:
 
     def fit_together(self, group: JoinedClips, cutouts: Sequence[Cutout]) -> bool:
         """Return whether clips that are decoded together take no more memory than `clip_bytes` allows for one clip."""
-        need = int(group.whole.recipe.packet_size.sum(dtype=np.int64))
+        need = self._packet_bytes(group.whole)
         for clip, cutout in zip(group.clips, cutouts, strict=True):
             need += self._frame_bytes(cutout, len(clip.frames))[0]
+            need += 0 if clip.audio is None else audio_bytes(clip)
         return need <= self._most_bytes
+
+    @staticmethod
+    def _packet_bytes(clip: Clip) -> int:
+        """Return the number of bytes of a clip's packets and of the states of its runs."""
+        states = sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
+        return int(clip.recipe.packet_size.sum(dtype=np.int64)) + states
 
     @property
     def _most_bytes(self) -> int:

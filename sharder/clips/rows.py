@@ -1,11 +1,11 @@
 """Convert clips to rows of the tables `clips` and `recipes`, and check such rows and convert them back.
 
 `schema` defines the allowed values of each column. The checks in this module ensure that the columns of a row are
-consistent with each other, because `reading` and `decoding` assume that. The following is checked without
-a decoder: the ranks of a run are a permutation of the run's packet numbers and ascend with `packet_order`, the wanted
-frames ascend with their ranks, and pictures are reordered by no more than the medium's reorder depth. If `packet_order`
-is null, a row in which two packets of a run have swapped ranks may pass these checks. Decoding detects such rows,
-because decoders must output ascending ranks (see `decoding.video`).
+consistent with each other, because `reading` and `decoding` assume that. Checked without a decoder are: the ranks of a
+run are a permutation of the run's packet numbers and ascend with `packet_order`, the wanted frames ascend with their
+ranks, and pictures are reordered by no more than the medium's reorder depth. If `packet_order` is null or also wrong, a
+row in which two packets of a run have swapped ranks may pass these checks. Decoding detects such rows, because decoders
+must output ascending ranks (see `decoding.video`).
 """
 
 from collections.abc import Collection, Mapping

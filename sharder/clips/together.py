@@ -58,8 +58,8 @@ class JoinedClips:
         passed all pictures of the clip's packets.
 
         Args:
-            pictures: (rank in `whole`, picture) of each wanted picture, in the order of the decoder's output. The
-                iterator raises an error for a corrupt picture.
+            pictures: (rank in `whole`, picture) of each wanted picture. Ranks ascend, unless the medium has hidden
+                pictures in an unknown order. The iterator raises an error for a corrupt picture.
             take: A function that is called with the elements of `pictures`.
 
         Raises:
@@ -70,7 +70,7 @@ class JoinedClips:
         in_order = not self.whole.medium.hidden_unordered
         missing = Counter(number for some in users.values() for number, _ in some)
         for rank, picture in pictures:
-            # Pictures with lower ranks were output before.
+            # All pictures with lower ranks were output before, or are missing.
             while in_order and waiting and last[waiting[0]] < rank:
                 yield self._checked(waiting.popleft(), missing)
             take(rank, picture)
@@ -109,18 +109,18 @@ class JoinedClips:
         return EncodedClip(payload=payload, packet_first=np.cumsum([0, *sizes]))
 
 
-def shares_pictures(clip: Clip, others: Sequence[Clip]) -> bool:
-    """Return whether a clip decodes a picture that others decode too, and may be decoded together with them.
+def shared_part(clip: Clip, others: Sequence[Clip]) -> float:
+    """Return the share of a clip's packets that others decode too. It is 0 if they cannot be decoded together.
 
     Args:
         clip: The clip.
         others: Clips that may be decoded together, at least one.
     """
     own = _order(clip)
-    if own is None or not _have_one_file([clip, others[0]]):
-        return False
     found = [order for order in map(_order, others) if order is not None]
-    return bool(np.isin(own, np.concatenate(found)).any()) if found else False
+    if own is None or not found or not _have_one_file([clip, others[0]]):
+        return 0.0
+    return float(np.isin(own, np.concatenate(found)).mean())
 
 
 def shared_groups(clips: Sequence[Clip]) -> list[list[int]]:
@@ -128,7 +128,7 @@ def shared_groups(clips: Sequence[Clip]) -> list[list[int]]:
     first = [-1 if (order := _order(clip)) is None else int(order.min()) for clip in clips]
     groups: list[list[int]] = []
     for number in sorted(range(len(clips)), key=lambda number: (clips[number].medium.media_id, first[number])):
-        if groups and shares_pictures(clips[number], [clips[other] for other in groups[-1]]):
+        if groups and shared_part(clips[number], [clips[other] for other in groups[-1]]):
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -137,7 +137,8 @@ def shared_groups(clips: Sequence[Clip]) -> list[list[int]]:
 
 def _order(clip: Clip) -> NDArray[np.int32] | None:
     """Return `packet_order` of a clip's recipe, or None if the clip must be decoded alone."""
-    return None if clip.recipe.damaged else clip.recipe.packet_order
+    has_pictures = bool((clip.recipe.position != PAD).any())
+    return clip.recipe.packet_order if has_pictures and not clip.recipe.damaged else None
 
 
 def _have_one_file(clips: Sequence[Clip]) -> bool:
@@ -156,9 +157,9 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
     orders = [order.astype(np.int64) for order in map(_order, clips) if order is not None]
     if len(orders) < len(recipes) or not _have_one_file(clips):
         return None
-    is_images = clips[0].medium.kind == IMAGES
-    offsets = [_pieces(recipe)[0] for recipe in recipes]
-    decode_orders = orders if is_images else offsets
+    is_images, pieces = clips[0].medium.kind == IMAGES, _Pieces.of(recipes)
+    base = np.cumsum([0, *map(len, orders)])  # the number of each clip's first packet among the packets of all clips
+    decode_orders = orders if is_images else np.split(pieces.first_bytes, base[1:-1])
     # Manifests are not trusted. In each run, packets must be in decode order, and a recipe must have each picture once.
     for recipe, own, decoded in zip(recipes, orders, decode_orders, strict=True):
         is_new_run = np.isin(np.arange(1, len(own)), recipe.run_first)
@@ -168,13 +169,15 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
     size = np.concatenate([recipe.packet_size for recipe in recipes]).astype(np.int64)
     # Packets with the same order must be the same packet.
     distinct, one, inverse = np.unique(order, return_index=True, return_inverse=True)
-    facts: list[NDArray[Any]] = [decoded, size, np.concatenate(offsets)]
+    facts: list[NDArray[Any]] = [decoded, size, pieces.count]
     if is_images:
         facts += [np.concatenate([recipe.range_crc32 for recipe in recipes]), np.array(_paths(recipes))]
     if len(np.unique(decoded)) < len(distinct) or any((fact[one][inverse] != fact).any() for fact in facts):
         return None
-    base = np.cumsum([0, *map(len, orders)])  # the number of each clip's first packet among the packets of all clips
-    runs, run_of = _togetherruns(recipes, base, order, decoded)
+    same = pieces.of_packets(one[inverse])
+    if (pieces.offset[same] != pieces.offset).any() or (pieces.length[same] != pieces.length).any():
+        return None
+    runs, run_of = _joined_runs(recipes, base, order, decoded)
     # The packets of each joined run, each once, in decode order.
     packets = [own[np.unique(decoded[own], return_index=True)[1]] for own in (run.packets for run in runs)]
     lengths = np.array([len(own) for own in packets])
@@ -193,7 +196,7 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
         found[recipe.packet_rank] = rank[by_key[places]]
         ranks.append(found)
     recipe = Recipe(
-        **_ranges(recipes, kept, run_first, is_images=is_images),
+        **_ranges(recipes, pieces, kept, run_first, is_images=is_images),
         packet_size=size[kept].astype(np.int32),
         packet_rank=rank,
         packet_order=order[kept].astype(np.int32),
@@ -221,7 +224,7 @@ class _Run:
     packets: Numbers
 
 
-def _togetherruns(
+def _joined_runs(
     recipes: Sequence[Recipe], base: Numbers, order: Numbers, decoded: Numbers
 ) -> tuple[list[_Run], list[Numbers]]:
     """Join the runs of recipes.
@@ -266,34 +269,65 @@ def _paths(recipes: Sequence[Recipe]) -> list[str]:
     return [path for recipe in recipes for path in recipe.range_path or [""] * len(recipe.packet_size)]
 
 
-def _pieces(recipe: Recipe) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Cut the byte ranges of a recipe at the beginnings of packets.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """The byte ranges of recipes, cut at the beginnings of packets.
 
-    Returns:
-        int64 [packets], the offset of the first byte of each packet; then, for each piece, its offset, its length, and
-        the index of its packet, each int64 [pieces]. A packet has several pieces if its bytes are not contiguous.
+    A packet has several pieces if its bytes are not contiguous in the source, and none if it is empty.
+
+    Attributes:
+        offset, length: The offset of each piece in the source, and its length, each int64 [pieces].
+        first, count: The first piece of each packet of all recipes, and the number of its pieces, each int64 [packets].
     """
-    size = recipe.packet_size.astype(np.int64)
-    # Where ranges and packets begin in the joined bytes of the recipe.
-    ranges, packets = np.cumsum(recipe.range_length) - recipe.range_length, np.cumsum(size) - size
-    cuts = np.union1d(ranges, packets)
-    offset = _offsets(recipe, ranges, cuts)
-    length = np.diff(cuts, append=size.sum())
-    return _offsets(recipe, ranges, packets), offset, length, np.searchsorted(packets, cuts, side="right") - 1
+
+    offset: Numbers
+    length: Numbers
+    first: Numbers
+    count: Numbers
+
+    @classmethod
+    def of(cls, recipes: Sequence[Recipe]) -> _Pieces:
+        offset, length, packet, done = [], [], [], 0
+        for recipe in recipes:
+            size = recipe.packet_size.astype(np.int64)
+            # Where ranges and packets begin in the joined bytes of the recipe.
+            ranges, packets = np.cumsum(recipe.range_length) - recipe.range_length, np.cumsum(size) - size
+            cuts = np.union1d(ranges, packets)
+            number = np.searchsorted(ranges, cuts, side="right") - 1
+            offset.append(recipe.range_offset[number] + cuts - ranges[number])
+            length.append(np.diff(cuts, append=size.sum()))
+            packet.append(np.searchsorted(packets, cuts, side="right") - 1 + done)
+            done += len(size)
+        of_packet = np.concatenate(packet)
+        first = np.searchsorted(of_packet, np.arange(done))
+        return cls(
+            offset=np.concatenate(offset),
+            length=np.concatenate(length),
+            first=first,
+            count=np.diff(first, append=len(of_packet)),
+        )
+
+    @property
+    def first_bytes(self) -> Numbers:
+        """The offset of the first byte of each packet, int64 [packets]. For an empty packet, that of the next one."""
+        return self.offset[np.minimum(self.first, len(self.offset) - 1)]
+
+    def of_packets(self, packets: Numbers) -> Numbers:
+        """Return int64: the pieces of some packets, in the order of the packets."""
+        count = self.count[packets]
+        before = np.cumsum(count) - count
+        pieces: Numbers = np.arange(count.sum()) - np.repeat(before, count) + np.repeat(self.first[packets], count)
+        return pieces
 
 
-def _offsets(recipe: Recipe, ranges: Numbers, places: Numbers) -> Numbers:
-    """Return the offsets in the source of places in the joined bytes of a recipe, whose ranges begin at `ranges`."""
-    number = np.searchsorted(ranges, places, side="right") - 1
-    offset: Numbers = recipe.range_offset[number] + places - ranges[number]
-    return offset
-
-
-def _ranges(recipes: Sequence[Recipe], kept: Numbers, run_first: Numbers, *, is_images: bool) -> dict[str, Any]:
+def _ranges(
+    recipes: Sequence[Recipe], pieces: _Pieces, kept: Numbers, run_first: Numbers, *, is_images: bool
+) -> dict[str, Any]:
     """Return the byte ranges of some packets, as fields of a recipe.
 
     Args:
         recipes: The recipes.
+        pieces: The pieces of their packets.
         kept: int64, the numbers of the packets among the packets of all recipes.
         run_first: int64 [runs], the index in `kept` of the first packet of each run. No range continues across it.
         is_images: Whether packets are images, each of which has a range of its own.
@@ -306,20 +340,10 @@ def _ranges(recipes: Sequence[Recipe], kept: Numbers, run_first: Numbers, *, is_
             "range_path": [paths[number] for number in kept.tolist()] if paths[0] else None,
             "range_crc32": np.concatenate([recipe.range_crc32 for recipe in recipes])[kept],
         }
-    offset, length, packet, done = [], [], [], 0
-    for recipe in recipes:
-        _, offsets, lengths, of_packet = _pieces(recipe)
-        offset.append(offsets)
-        length.append(lengths)
-        packet.append(of_packet + done)
-        done += len(recipe.packet_size)
-    of_piece = np.concatenate(packet)
-    first = np.searchsorted(of_piece, kept)
-    count = np.searchsorted(of_piece, kept, side="right") - first
-    before = np.cumsum(count) - count
-    piece = np.arange(count.sum()) - np.repeat(before, count) + np.repeat(first, count)
-    found = coalesce(np.concatenate(offset)[piece], np.concatenate(length)[piece], before[run_first])
-    return {"range_offset": found[0], "range_length": found[1]}
+    found = pieces.of_packets(kept)
+    before = np.cumsum(pieces.count[kept]) - pieces.count[kept]
+    offset, length = coalesce(pieces.offset[found], pieces.length[found], before[run_first])
+    return {"range_offset": offset, "range_length": length}
 
 
 def _with_frames(clips: Sequence[Clip], ranks: Sequence[NDArray[np.int32]], recipe: Recipe) -> Clip:

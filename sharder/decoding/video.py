@@ -157,7 +157,7 @@ class ClipFrames:
         # For images of more than 8 bits. Their colours do not depend on the medium.
         self._deep = RgbConverter() if dtype == "uint16" and clip.medium.kind == IMAGES else converter
 
-    def _room(self) -> NDArray[Any]:
+    def _allocated(self) -> NDArray[Any]:
         # Memory is allocated only after the first picture has confirmed the size that the manifest states.
         if self._frames is None:
             self._frames = _room(self._clip, self._cutout, self._form)
@@ -169,7 +169,7 @@ class ClipFrames:
 
         Padding is zeros. Raises DecodeError if the frames need more memory than the machine has.
         """
-        return self._room()
+        return self._allocated()
 
     def add(self, rank: int, source: Source) -> None:
         """Convert a picture or an image file, and copy it to all frames that show the picture with this rank.
@@ -182,27 +182,27 @@ class ClipFrames:
         if isinstance(source, av.VideoFrame) and self._dtype == "uint8" and self._cutout.is_whole:
             _check_size(self._clip, source.height, source.width)
             height, width = self._cutout.scaled
-            into = self._room()[first].reshape(height, 3 * width)
+            into = self._allocated()[first].reshape(height, 3 * width)
             with _known_matrix(self._clip):
                 rows = self._converter.rows(source, height, width, into)
             if not np.shares_memory(into, rows):
                 into[...] = rows
         else:
             pixels, shown = self._image(source) if isinstance(source, bytes) else self._picture(source)
-            cut_into(self._windows(self._room())[:, first], pixels, shown, np)
+            cut_into(self._windows(self._allocated())[:, first], pixels, shown, np)
         self._repeat(rank)
 
     def copy(self, rank: int, other: ClipFrames, other_rank: int) -> None:
         """Copy a picture from the frames of another clip with the same cutout and type."""
         to, of = self._places[rank][0], other._places[other_rank][0]
-        self._windows(self._room())[:, to] = self._windows(other._room())[:, of]
+        self._windows(self._allocated())[:, to] = self._windows(other._allocated())[:, of]
         self._repeat(rank)
 
     def _repeat(self, rank: int) -> None:
         """Copy a picture from the first frame that shows it to the others."""
         first, *others = self._places[rank]
         for place in others:
-            windows = self._windows(self._room())
+            windows = self._windows(self._allocated())
             windows[:, place] = windows[:, first]
 
     def _windows(self, frames: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ headers and byte ranges alone, the main process cuts the clips of this medium.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -33,7 +34,7 @@ from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Member, PlannedStep, Step
-from framedex.sharder.clips.together import JoinedClips, joined, shares_pictures
+from framedex.sharder.clips.together import JoinedClips, joined, shared_part
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file, scaled_pictures
@@ -64,7 +65,6 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Options = TypeVar("Options", ImageOptions, EncodeOptions)
 Picture = TypeVar("Picture")
-Pictures = Callable[[Clip, EncodedClip, Options], Iterator[tuple[int, Picture]]]
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
@@ -73,12 +73,12 @@ AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
 
 RECODING_IN_FLIGHT = 4  # number of recoding tasks that are in memory at a time, per worker
 SECONDS_A_TASK = 600.0  # timeout of a worker's task in seconds: recoding some clips, or cutting CLIPS_A_TASK clips
-# Maximum number of clips that a worker decodes together, and of the bytes of their pictures: of scaled pictures that
-# wait for the encoder, or of image files, estimated by the share of a picture's bytes that its file takes.
-MAX_TOGETHER, MAX_TOGETHER_BYTES = 32, 64 << 20
+MAX_TOGETHER = 32  # maximum number of clips that a worker decodes together
+LEAST_SHARED = 0.5  # share of a clip's packets that the clips before it decode, too, if they are decoded together
+# Maximum number of bytes of the packets of clips that are decoded together, and of the pictures that they keep: scaled
+# pictures with `--encode`, otherwise image files, whose size is estimated by their share of the bytes of a picture.
+MAX_TOGETHER_BYTES = 64 << 20
 FILE_SHARES: dict[ImageFormat, float] = {"jpeg": 0.15, "webp": 0.15, "png": 0.6}
-# If a worker gives no result for these reasons, one of the clips may be the cause.
-LOST_KINDS = ("crash", "timeout", "memory")
 CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
 TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
 TASKS_AT_FIRST = 4  # number of cutting tasks that the main process does itself while the workers start
@@ -142,43 +142,29 @@ class _RecodingTask(Generic[Options]):
 
     Attributes:
         steps: Steps of the plan. Several steps have clips that share pictures.
-        clips: The clips of the steps. Empty if the only step is a failure.
         group: The clips, joined. None if there is at most one clip.
         encoded: The packets of the group or of the only clip. None if the step is a failure.
         options: The options of the images or of the encoded clips.
     """
 
     steps: list[Step]
-    clips: list[Clip]
     group: JoinedClips | None
     encoded: EncodedClip | None
     options: Options
 
-    def pictures_by_clip(self, pictures: Pictures[Options, Picture]) -> Iterator[tuple[int, dict[int, Picture]]]:
-        """Decode the clips of the group together.
+    @property
+    def clips(self) -> list[Clip]:
+        """The clips of the steps. Empty if the only step is a failure."""
+        return [step.outcome for step in self.steps if isinstance(step.outcome, Clip)]
 
-        Args:
-            pictures: A function that yields (rank, picture) once for each wanted picture of a clip.
-
-        Yields:
-            (the index of a clip, its pictures by their rank in the clip's recipe), as soon as the clip is complete.
-
-        Raises:
-            DecodeError: A clip does not decode.
-        """
+    def one_by_one(self) -> Iterator[_RecodingTask[Options]]:
+        """Yield a task for each clip of the group, with its packets. A task without a group is yielded unchanged."""
         group, encoded = self.group, self.encoded
-        assert group is not None  # the caller decodes a single clip by itself
-        assert encoded is not None  # tasks without clips are not sent to workers
-        users = group.users()
-        found: list[dict[int, Picture]] = [{} for _ in self.clips]
-
-        def take(rank: int, picture: Picture) -> None:
-            for number, own_rank in users[rank]:
-                found[number][own_rank] = picture
-
-        for number in group.complete(pictures(group.whole, encoded, self.options), take):
-            yield number, found[number]
-            found[number] = {}
+        if group is None or encoded is None:
+            yield self
+            return
+        for number, step in enumerate(self.steps):
+            yield replace(self, steps=[step], group=None, encoded=group.encoded(number, encoded))
 
 
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
@@ -225,12 +211,11 @@ def _recoded(
     )
     for outcome in workers.run(calls):
         # A clip at which a worker crashes, hangs or runs out of memory must not cost the other clips of its task.
-        lost = outcome.kind in LOST_KINDS
-        for each in alone_if_lost(outcome, calls, _each_alone) if lost else [outcome]:
-            if not each.item.clips:
+        for each in alone_if_lost(outcome, calls, lambda task: [*task.one_by_one()]):
+            if each.item.encoded is None:
                 yield from each.item.steps
                 continue
-            results = [None] * len(each.item.clips) if each.result is None else each.result
+            results = [None] if each.result is None else each.result
             for step, clip, recoded in zip(each.item.steps, each.item.clips, results, strict=True):
                 if recoded is None:
                     made: Step | Failure = lost_clip(each, clip.clip_id, clip.medium.name)
@@ -246,122 +231,119 @@ def _recoding_tasks(steps: Iterable[Step], options: Options, workers: int) -> It
 
     The first tasks have a single clip, and later ones have more, so that a short plan occupies all workers.
     """
-    sources, done = SourceFiles(), 0
+    sources, made = SourceFiles(), 0
     gathered: list[tuple[Step, Clip]] = []
     for step in steps:
-        clip, most = step.outcome, MAX_TOGETHER if workers < 2 else 1 + done // workers
-        is_next = isinstance(clip, Clip) and _is_gathered(clip, [own for _, own in gathered], options, most)
-        if gathered and not is_next:
+        clip = step.outcome
+        most = MAX_TOGETHER if workers < 2 else min(MAX_TOGETHER, 1 + made // workers)
+        is_gathered = isinstance(clip, Clip) and _is_gathered(clip, [own for _, own in gathered], options, most)
+        if gathered and not is_gathered:
             for task in _tasks_of(gathered, options, sources):
                 yield task
-                done += 1
+                made += 1
             gathered = []
         if isinstance(clip, Clip):
             gathered.append((step, clip))
+            if clip.recipe.range_path is None:
+                # The file of a spool may be removed when the next clip is planned, but stays readable while it is open.
+                with contextlib.suppress(StaleError), sources.opened(clip.source):
+                    pass
         else:
-            yield _RecodingTask(steps=[step], clips=[], group=None, encoded=None, options=options)
+            yield _RecodingTask(steps=[step], group=None, encoded=None, options=options)
     if gathered:
         yield from _tasks_of(gathered, options, sources)
 
 
 def _is_gathered(clip: Clip, clips: list[Clip], options: ImageOptions | EncodeOptions, most: int) -> bool:
     """Return whether a clip is decoded together with the clips before it, of which there may be at most `most`."""
-    if not clips or len(clips) >= min(most, MAX_TOGETHER) or not shares_pictures(clip, clips):
+    if not clips or len(clips) >= most or shared_part(clip, clips) < LEAST_SHARED:
         return False
+    own = [*clips, clip]
+    first = np.unique(np.concatenate([one.recipe.packet_order for one in own]), return_index=True)[1]
+    packet_bytes = int(np.concatenate([one.recipe.packet_size for one in own])[first].sum(dtype=np.int64))
     height, width = options.stored_size(clip.medium.height, clip.medium.width)
-    pictures = len(np.unique(np.concatenate([one.frames for one in [*clips, clip]])))
+    pictures = len(np.unique(np.concatenate([one.frames for one in own])))
     share = FILE_SHARES[options.format] if isinstance(options, ImageOptions) else 1.0
-    return pictures * height * width * 3 * share <= MAX_TOGETHER_BYTES
+    return max(packet_bytes, pictures * height * width * 3 * share) <= MAX_TOGETHER_BYTES
 
 
 def _tasks_of(
     gathered: list[tuple[Step, Clip]], options: Options, sources: SourceFiles
 ) -> Iterator[_RecodingTask[Options]]:
     """Yield one task for the clips of steps, or one for each clip if the clips cannot be read together."""
-    steps, clips = [step for step, _ in gathered], [clip for _, clip in gathered]
+    clips = [clip for _, clip in gathered]
     group = attempt(clips[0], joined, clips) if len(clips) > 1 else None
     if isinstance(group, JoinedClips):
         encoded = attempt(group.whole, sources.read, group.whole)
         if not isinstance(encoded, Failure):  # otherwise, each clip alone shows whether it can be read
-            yield _RecodingTask(steps=steps, clips=clips, group=group, encoded=encoded, options=options)
+            steps = [step for step, _ in gathered]
+            yield _RecodingTask(steps=steps, group=group, encoded=encoded, options=options)
             return
     for step, clip in gathered:
         read = attempt(clip, sources.read, clip)
         if isinstance(read, Failure):
             failed = Step(outcome=read, done=step.done)
-            yield _RecodingTask(steps=[failed], clips=[], group=None, encoded=None, options=options)
+            yield _RecodingTask(steps=[failed], group=None, encoded=None, options=options)
         else:
-            yield _RecodingTask(steps=[step], clips=[clip], group=None, encoded=read, options=options)
-
-
-def _each_alone(task: _RecodingTask[Options]) -> list[_RecodingTask[Options]]:
-    """Divide a task into tasks of one clip each."""
-    group, encoded = task.group, task.encoded
-    if group is None or encoded is None:
-        return [task]
-    return [
-        replace(task, steps=[step], clips=[clip], group=None, encoded=group.encoded(number, encoded))
-        for number, (step, clip) in enumerate(zip(task.steps, task.clips, strict=True))
-    ]
+            yield _RecodingTask(steps=[step], group=None, encoded=read, options=options)
 
 
 def to_images(task: _RecodingTask[ImageOptions]) -> list[list[bytes] | Failure]:
     """Decode the clips of a task, and return the frames of each clip as image files. Runs in a worker."""
 
-    def together() -> list[list[bytes]]:
-        found = dict(task.pictures_by_clip(image_files))
-        return [_in_order(clip, found[number]) for number, clip in enumerate(task.clips)]
+    def in_order(clip: Clip, files: Iterable[tuple[int, bytes]]) -> list[bytes]:
+        found, ranks = dict(files), unique_ranks(clip).tolist()
+        if len(found) != len(ranks):
+            raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
+        return [found[rank] for rank in ranks]
 
-    def alone(clip: Clip, encoded: EncodedClip) -> list[bytes]:
-        return _in_order(clip, dict(image_files(clip, encoded, task.options)))
-
-    return _recoded_clips(task, together, alone)
-
-
-def _in_order(clip: Clip, found: dict[int, bytes]) -> list[bytes]:
-    """Return the image files of a clip in the order of first appearance. Raises DecodeError if one is missing."""
-    ranks = unique_ranks(clip).tolist()
-    if len(found) != len(ranks):
-        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
-    return [found[rank] for rank in ranks]
+    return _recoded_clips(task, image_files, in_order)
 
 
 def to_stream(task: _RecodingTask[EncodeOptions]) -> list[EncodedStream | Failure]:
     """Decode and encode the clips of a task. Runs in a worker."""
-
-    def together() -> list[EncodedStream]:
-        found = {
-            number: encode_clip(task.clips[number], sorted(pictures.items()), task.options)
-            for number, pictures in task.pictures_by_clip(scaled_pictures)
-        }
-        return [found[number] for number in range(len(task.clips))]
-
-    def alone(clip: Clip, encoded: EncodedClip) -> EncodedStream:  # the encoder takes each picture when it is decoded
-        return encode_clip(clip, scaled_pictures(clip, encoded, task.options), task.options)
-
-    return _recoded_clips(task, together, alone)
+    return _recoded_clips(task, scaled_pictures, lambda clip, pictures: encode_clip(clip, pictures, task.options))
 
 
 def _recoded_clips(
-    task: _RecodingTask[Any], together: Callable[[], list[Result]], alone: Callable[[Clip, EncodedClip], Result]
+    task: _RecodingTask[Options],
+    pictures: Callable[[Clip, EncodedClip, Options], Iterator[tuple[int, Picture]]],
+    recode: Callable[[Clip, Iterable[tuple[int, Picture]]], Result],
 ) -> list[Result | Failure]:
     """Return the result or the failure of each clip of a task.
 
     Args:
         task: The task.
-        together: A function that returns the results of all clips of a group.
-        alone: A function that returns the result of one clip from its packets.
+        pictures: A function that yields (rank, picture) once for each wanted picture of a clip.
+        recode: A function that returns the result of a clip from its (rank, picture), in ascending order of ranks
+            unless the clip is damaged or has hidden pictures in an unknown order.
     """
-    if task.group is not None:
+
+    def alone(clip: Clip, own: EncodedClip) -> Result:
+        return recode(clip, pictures(clip, own, task.options))
+
+    found: dict[int, Result | Failure] = {}
+    clips, group, encoded = task.clips, task.group, task.encoded
+    if group is not None and encoded is not None:
+        shown: list[dict[int, Picture]] = [{} for _ in clips]
+        users = group.users()
+
+        def take(rank: int, picture: Picture) -> None:
+            for number, own_rank in users[rank]:
+                shown[number][own_rank] = picture
+
         try:
-            return [*together()]
-        except Exception as error:  # an error of one clip must not cost the others
-            LOG.debug("%d clips cannot be decoded together: %s", len(task.clips), error)
-    found: list[Result | Failure] = []
-    for one in _each_alone(task):
-        assert one.encoded is not None  # tasks without clips are not sent to workers
-        found.append(attempt(one.clips[0], alone, one.clips[0], one.encoded))
-    return found
+            for number in group.complete(pictures(group.whole, encoded, task.options), take):
+                found[number] = recode(clips[number], sorted(shown[number].items()))
+                shown[number] = {}
+        except Exception as error:  # then the other clips are decoded one by one, which shows the wrong clip
+            level = logging.DEBUG if isinstance(error, MEDIUM_ERRORS) else logging.WARNING
+            LOG.log(level, "%d clips could not be decoded together: %r", len(clips) - len(found), error)
+            del shown
+    for number, one in enumerate(task.one_by_one()):
+        if number not in found and one.encoded is not None:
+            found[number] = attempt(clips[number], alone, clips[number], one.encoded)
+    return [found[number] for number in range(len(clips))]
 
 
 def file_step(file: ClipFile, done: int) -> Step:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +18,7 @@ from PIL import Image
 
 import framedex
 from benchmarks.exactness import read_oracle
-from framedex import ClipDataset, Framing, Index
+from framedex import ClipDataset, ClipSampler, Framing, Index
 from framedex.errors import DecodeError, FramedexError
 from framedex.sharder.clips.together import joined, shared_groups
 from tests.conftest import Truth
@@ -56,14 +58,18 @@ def differing(reader: Reader, md5: list[str], rng: np.random.Generator, rounds: 
         group = joined(clips) if len(clips) > 1 else None
         if group is None:
             continue
-        pictures = pictures_of(group.whole, reader.sources.read(group.whole))
-        found = dict(zip(group.whole.recipe.position.tolist(), pictures, strict=True))
         whole = reader.sources.read(group.whole)
+        found = dict(zip(group.whole.recipe.position.tolist(), pictures_of(group.whole, whole), strict=True))
         for number, clip in enumerate(clips):
             alone, part = reader.sources.read(clip), group.encoded(number, whole)
             assert part.payload.tobytes() == alone.payload.tobytes()
             assert part.packet_first.tolist() == alone.packet_first.tolist()
         assert len(group.whole.recipe.packet_size) <= sum(len(clip.recipe.packet_size) for clip in clips)
+        taken: dict[int, str] = {}
+        complete = [(number, set(taken)) for number in group.complete(found.items(), taken.__setitem__)]
+        assert sorted(number for number, _ in complete) == list(range(len(clips)))
+        for number, ready in complete:
+            assert {int(group.ranks[number][rank]) for rank in clips[number].recipe.position if rank >= 0} <= ready
         for clip, ranks in zip(clips, group.ranks, strict=True):
             shown = [None if rank < 0 else found[int(ranks[rank])] for rank in clip.recipe.position.tolist()]
             expected = [None if frame < 0 else md5[frame] for frame in clip.frames.tolist()]
@@ -107,6 +113,16 @@ def test_clips_of_hazards_together_have_the_frames_of_the_full_decode(tmp_path: 
     assert tried > 30
 
 
+@contextlib.contextmanager
+def reads(dataset: ClipDataset) -> Iterator[list[Any]]:
+    """Provide a list of the clips that are read from files within a `with` block."""
+    found: list[Any] = []
+    files = type(dataset.sources)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "read", lambda self, clip, before=files.read: found.append(clip) or before(self, clip))
+        yield found
+
+
 FRAMINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "size": {"size": (48, 64)},
@@ -126,7 +142,10 @@ def test_a_batch_of_a_dataset_equals_its_items(
     stored = ClipDataset(tmp_path / "D", **FRAMINGS[how])
     for dataset in (stored, ClipDataset.from_index(tmp_path / "INDEX", WINDOWS, **FRAMINGS[how])):
         numbers = [*rng.permutation(len(dataset))[:8].tolist(), 3, 4, 3, -1]
-        for number, item in some(zip(numbers, dataset.__getitems__(numbers), strict=True)):
+        with reads(dataset) as read:
+            items = dataset.__getitems__(numbers)
+        assert len(read) < len(numbers) / 2
+        for number, item in some(zip(numbers, items, strict=True)):
             alone = dataset[number]
             assert item.keys() == alone.keys()
             for key in some(item):
@@ -227,6 +246,12 @@ def test_clips_that_contradict_each_other_are_decoded_alone(medium: Callable[[st
     assert joined([one, changed(packet_order=order + 1)]) is None  # packets of the first clip have these numbers
     assert joined([one, changed(packet_order=np.zeros_like(order))]) is None
     assert joined([one, changed(range_offset=two.recipe.range_offset + 1)]) is None
+    length, half = two.recipe.range_length, int(two.recipe.packet_size[0]) // 2
+    cut = {"range_offset": np.append(two.recipe.range_offset[0], two.recipe.range_offset + half + 7)}
+    cut["range_length"] = np.append(half, np.append(length[0] - half, length[1:]))
+    assert joined([one, changed(**cut)]) is None  # the second half of the first packet is read elsewhere
+    nothing = replace(two, recipe=replace(two.recipe, position=np.full_like(two.recipe.position, -1)))
+    assert joined([one, nothing]) is None
     assert joined([one, replace(two, source=replace(two.source, path="other"))]) is None
 
 
@@ -268,30 +293,41 @@ def test_a_batch_of_a_subclass_has_the_items_of_the_subclass(medium: Callable[[s
     assert [item["name"] for item in dataset.__getitems__([1, 2])] == ["clip 1", "clip 2"]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
 def test_a_data_loader_decodes_overlapping_clips_together(
-    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shuffle: bool, medium: Callable[[str], Path], tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch")
     framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
-    dataset, read = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS), []
-    files = type(dataset.sources)
-    monkeypatch.setattr(files, "read", lambda self, clip, before=files.read: read.append(clip) or before(self, clip))
-    batches = torch.utils.data.DataLoader(dataset, batch_size=8, collate_fn=list)
-    items = [item for batch in batches for item in batch]
-    assert len(read) == len(batches) < len(dataset)
-    assert [item["clip_id"] for item in items] == [dataset.clip(number).clip_id for number in range(len(dataset))]
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    sampler = ClipSampler(dataset, shuffle=shuffle, blocks=8, window=1)
+    batches = torch.utils.data.DataLoader(dataset, batch_size=8, sampler=sampler, collate_fn=list)
+    with reads(dataset) as read:
+        items = [item for batch in batches for item in batch]
+    assert len(batches) <= len(read) <= 2 * len(batches) < len(dataset)  # the last block may not be full
+    names = [dataset.clip(number).clip_id for number in range(len(dataset))]
+    assert sorted(item["clip_id"] for item in items) == names
+    assert ([item["clip_id"] for item in items] == names) != shuffle
 
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_packing_clips_together_changes_no_byte(
-    pack: str, medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pack: str,
+    medium: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG, "framedex")
     framedex.index(medium("h264_b_pyramid.mkv"), tmp_path / "INDEX", workers=0, progress=False)
     (tmp_path / "policy.yaml").write_text("policy: windows\nframes: 6\nstride: 1\nstep: 2\n", encoding="utf-8")
     shard = ["shard", tmp_path / "INDEX", "--policy", tmp_path / "policy.yaml", "--workers", "0", *PACKS[pack], "--out"]
-    run(*shard, tmp_path / "TOGETHER")
+    with reads(ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)) as read:
+        run(*shard, tmp_path / "TOGETHER")
     monkeypatch.setattr("framedex.sharder.packing.pack.MAX_TOGETHER", 1)
     run(*shard, tmp_path / "ALONE")
+    assert 0 < len(read) < len(ClipDataset(tmp_path / "ALONE")) / 2
+    assert "could not be decoded together" not in caplog.text
     tars = [
         [digest for name, digest in content(tmp_path / out).items() if name.endswith(".tar")]
         for out in ("TOGETHER", "ALONE")

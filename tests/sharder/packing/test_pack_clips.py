@@ -284,6 +284,24 @@ def test_what_was_demuxed_stays_until_it_is_copied(
     assert not list(tmp_path.rglob(".writing-*"))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", ["--pack images", "--pack clips --encode h264"])
+def test_what_was_demuxed_stays_until_its_clips_are_recoded(
+    how: str, workers: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MAX_BYTES", 1)  # the demuxed packets of one video at a time
+    (tmp_path / "videos").mkdir()
+    for number in range(4):
+        shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")
+    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
+    clips = [
+        {"uri": f"{number}.mkv", "frames": [first, 9]} for number in range(4) for first in ((3, 4)[: 1 + number % 2])
+    ]
+    listed = write_clips(tmp_path / "clips.jsonl", clips)
+    run("shard", tmp_path / "INDEX", "--clips", listed, "--out", tmp_path / "D", "--workers", workers, *how.split())
+    assert len(ClipDataset(tmp_path / "D")) == len(clips)
+
+
 def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     planned.encode(tmp_path / "videos/a.apng", "apng", {}, pix_fmt="rgb24", size=(176, 144), frames=10)
