@@ -153,30 +153,17 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
         The joined clips. None if they cannot be decoded together: they are of different media, the order of their
         packets is not known, they have frames of damaged GOPs, or their recipes contradict each other.
     """
-    recipes = [clip.recipe for clip in clips]
     orders = [order.astype(np.int64) for order in map(_order, clips) if order is not None]
-    if len(orders) < len(recipes) or not _have_one_file(clips):
+    if len(orders) < len(clips) or not _have_one_file(clips):
         return None
-    is_images, pieces = clips[0].medium.kind == IMAGES, _Pieces.of(recipes)
+    recipes, is_images = [clip.recipe for clip in clips], clips[0].medium.kind == IMAGES
+    pieces = _Pieces.of(recipes)
     base = np.cumsum([0, *map(len, orders)])  # the number of each clip's first packet among the packets of all clips
     decode_orders = orders if is_images else np.split(pieces.first_bytes, base[1:-1])
-    # Manifests are not trusted. In each run, packets must be in decode order, and a recipe must have each picture once.
-    for recipe, own, decoded in zip(recipes, orders, decode_orders, strict=True):
-        is_new_run = np.isin(np.arange(1, len(own)), recipe.run_first)
-        if len(np.unique(own)) < len(own) or not (is_new_run | (decoded[1:] > decoded[:-1])).all():
-            return None
+    if not _agree(recipes, pieces, orders, decode_orders):
+        return None
     order, decoded = np.concatenate(orders), np.concatenate(decode_orders)
-    size = np.concatenate([recipe.packet_size for recipe in recipes]).astype(np.int64)
-    # Packets with the same order must be the same packet.
-    distinct, one, inverse = np.unique(order, return_index=True, return_inverse=True)
-    facts: list[NDArray[Any]] = [decoded, size, pieces.count]
-    if is_images:
-        facts += [np.concatenate([recipe.range_crc32 for recipe in recipes]), np.array(_paths(recipes))]
-    if len(np.unique(decoded)) < len(distinct) or any((fact[one][inverse] != fact).any() for fact in facts):
-        return None
-    same = pieces.of_packets(one[inverse])
-    if (pieces.offset[same] != pieces.offset).any() or (pieces.length[same] != pieces.length).any():
-        return None
+    size = np.concatenate([recipe.packet_size for recipe in recipes])
     runs, run_of = _joined_runs(recipes, base, order, decoded)
     # The packets of each joined run, each once, in decode order.
     packets = [own[np.unique(decoded[own], return_index=True)[1]] for own in (run.packets for run in runs)]
@@ -187,11 +174,12 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
     rank = np.empty(len(kept), np.int32)
     rank[np.lexsort((order[kept], run))] = np.arange(len(kept), dtype=np.int32)
     # A picture of a run is the picture of the joined run with the same order.
-    key = run * (distinct[-1] + 1) + order[kept]
+    runs_apart = order.max() + 1
+    key = run * runs_apart + order[kept]
     by_key = np.argsort(key)
     ranks = []
     for recipe, own_runs, own in zip(recipes, run_of, orders, strict=True):
-        places = np.searchsorted(key, own_runs * (distinct[-1] + 1) + own, sorter=by_key)
+        places = np.searchsorted(key, own_runs * runs_apart + own, sorter=by_key)
         found = np.empty(len(own), np.int32)
         found[recipe.packet_rank] = rank[by_key[places]]
         ranks.append(found)
@@ -207,6 +195,34 @@ def joined(clips: Sequence[Clip]) -> JoinedClips | None:
         position=np.zeros(0, np.int32),
     )
     return JoinedClips(clips=clips, whole=_with_frames(clips, ranks, recipe), ranks=ranks)
+
+
+def _agree(
+    recipes: Sequence[Recipe], pieces: _Pieces, orders: Sequence[Numbers], decode_orders: Sequence[Numbers]
+) -> bool:
+    """Return whether recipes, which are not trusted, agree about the packets that they share.
+
+    Args:
+        recipes: The recipes.
+        pieces: The pieces of their packets.
+        orders: For each recipe, int64 [packets], `packet_order`.
+        decode_orders: For each recipe, int64 [packets], numbers that ascend in decode order.
+    """
+    # In each run, packets must be in decode order, and a recipe must have each picture once.
+    for recipe, own, decoded in zip(recipes, orders, decode_orders, strict=True):
+        is_new_run = np.isin(np.arange(1, len(own)), recipe.run_first)
+        if len(np.unique(own)) < len(own) or not (is_new_run | (decoded[1:] > decoded[:-1])).all():
+            return False
+    # Packets with the same order must be the same packet.
+    distinct, first, inverse = np.unique(np.concatenate(orders), return_index=True, return_inverse=True)
+    same, decoded = first[inverse], np.concatenate(decode_orders)
+    facts: list[NDArray[Any]] = [decoded, np.concatenate([one.packet_size for one in recipes]), pieces.count]
+    if all(recipe.range_crc32 is not None for recipe in recipes):  # images
+        facts += [np.concatenate([recipe.range_crc32 for recipe in recipes]), np.array(_paths(recipes))]
+    if len(np.unique(decoded)) < len(distinct) or any((fact[same] != fact).any() for fact in facts):
+        return False
+    found = pieces.of_packets(same)
+    return bool((pieces.offset[found] == pieces.offset).all() and (pieces.length[found] == pieces.length).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
