@@ -115,7 +115,7 @@ class Recipe:
             a picture is stored in several packets of the medium, they count as one packet.
         packet_rank: Rank of each packet's picture in presentation order among the packets of the clip, from 0.
         packet_order: Rank of each packet in presentation order among all packets of the medium, from 0. Clips of one
-            medium can be decoded together by it. Null in datasets of before version 3.7, if the packets of the medium
+            medium can be decoded together by it. Null in datasets from before version 3.7, if the packets of the medium
             are not in decode order in its file, and if the clip has a file of its own.
         run_first: Position of each run's first packet among the packets of the clip, from 0. A run is a random access
             point and some packets after it, which one decoder session decodes.

@@ -42,16 +42,10 @@ class JoinedClips:
     whole: Clip
     ranks: list[NDArray[np.int32]]
 
-    def users(self) -> dict[int, list[tuple[int, int]]]:
-        """Return, for each rank in `whole`, the clips that show the picture: (index of the clip, its own rank)."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for number, (clip, ranks) in enumerate(zip(self.clips, self.ranks, strict=True)):
-            for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
-                found.setdefault(int(ranks[rank]), []).append((number, rank))
-        return found
-
-    def complete(self, pictures: Iterable[tuple[int, Picture]], take: Callable[[int, Picture], None]) -> Iterator[int]:
-        """Take the pictures of a decoder, and yield the index of each clip that is complete.
+    def complete(
+        self, pictures: Iterable[tuple[int, Picture]], take: Callable[[list[tuple[int, int]], Picture], None]
+    ) -> Iterator[int]:
+        """Give the pictures of a decoder to their clips, and yield the index of each clip that is complete.
 
         A picture that no clip wants may be corrupt, and clips may refer to it. A decoder shows that only when it
         outputs this picture, which may be after all pictures of the clip. So a clip is complete when the decoder has
@@ -60,20 +54,25 @@ class JoinedClips:
         Args:
             pictures: (rank in `whole`, picture) of each wanted picture. Ranks ascend, unless the medium has hidden
                 pictures in an unknown order. The iterator raises an error for a corrupt picture.
-            take: A function that is called with the elements of `pictures`.
+            take: A function that is called with each picture. Its arguments are the clips that show the picture, as
+                (index of the clip, rank of the picture in the clip's recipe), and the picture.
 
         Raises:
             DecodeError: A picture of a clip is missing.
         """
-        users, last = self.users(), [int(ranks.max()) for ranks in self.ranks]
+        users: dict[int, list[tuple[int, int]]] = {}  # by rank in `whole`, the first argument of `take`
+        for number, (clip, ranks) in enumerate(zip(self.clips, self.ranks, strict=True)):
+            for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
+                users.setdefault(int(ranks[rank]), []).append((number, rank))
+        missing = Counter(number for some in users.values() for number, _ in some)
+        last = [int(ranks.max()) for ranks in self.ranks]
         waiting = deque(sorted(range(len(self.clips)), key=last.__getitem__))
         in_order = not self.whole.medium.hidden_unordered
-        missing = Counter(number for some in users.values() for number, _ in some)
         for rank, picture in pictures:
             # All pictures with lower ranks were output before, or are missing.
             while in_order and waiting and last[waiting[0]] < rank:
                 yield self._checked(waiting.popleft(), missing)
-            take(rank, picture)
+            take(users[rank], picture)
             missing.subtract(number for number, _ in users[rank])
         for number in waiting:
             yield self._checked(number, missing)
@@ -325,7 +324,7 @@ class _Pieces:
 
     @property
     def first_bytes(self) -> Numbers:
-        """The offset of the first byte of each packet, int64 [packets]. For an empty packet, that of the next one."""
+        """The offset of the first byte of each packet, or of the next packet if it is empty, int64 [packets]."""
         return self.offset[np.minimum(self.first, len(self.offset) - 1)]
 
     def of_packets(self, packets: Numbers) -> Numbers:

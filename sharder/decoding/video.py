@@ -306,14 +306,14 @@ def decode_joined(
     Raises:
         FramedexError, DecodeError: As for `decode_frames`.
     """
-    users, medium, left = group.users(), group.whole.medium, collections.Counter(cutouts)
+    medium, left = group.whole.medium, collections.Counter(cutouts)
     # libswscale prepares a converter for one size, so each cutout has its own.
     converters: dict[Cutout, RgbConverter] = {}
     frames: dict[int, ClipFrames] = {}
 
-    def take(rank: int, source: Source) -> None:
+    def take(users: list[tuple[int, int]], source: Source) -> None:
         first: dict[Cutout, tuple[ClipFrames, int]] = {}  # by cutout, a clip that has the picture, with its rank of it
-        for number, own_rank in users[rank]:
+        for number, own_rank in users:
             cutout = cutouts[number]
             if number not in frames:
                 if cutout not in converters:

@@ -36,6 +36,7 @@ from framedex.sharder.clips.clip import Clip, Medium, PlannedClip, WantedClip, f
 from framedex.sharder.clips.samples import Member, PlannedStep, Step
 from framedex.sharder.clips.together import JoinedClips, joined, shared_part
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_planned_audio, stretches
+from framedex.sharder.decoding.video import encoded_images
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file, scaled_pictures
 from framedex.sharder.packing.mp4 import UNSPECIFIED
@@ -46,8 +47,8 @@ from framedex.sharder.packing.pack_options import (
     ImageFormat,
     ImageOptions,
     as_they_are,
-    copied_files,
     image_files,
+    in_first_order,
     recoded_medium,
     recoded_recipe,
     unique_ranks,
@@ -132,7 +133,8 @@ class ClipPacking:
 
     def _cut(self, clip: PlannedClip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
-            return image_step(clip, copied_files(clip, self._sources.read(clip)), None, done)
+            files = in_first_order(clip, encoded_images(clip, self._sources.read(clip)))
+            return image_step(clip, files, None, done)
         return file_step(self._files.cut(clip), done)
 
 
@@ -273,7 +275,9 @@ def _tasks_of(
     """Yield one task for the clips of steps, or one for each clip if the clips cannot be read together."""
     clips = [clip for _, clip in gathered]
     group = attempt(clips[0], joined, clips) if len(clips) > 1 else None
-    if isinstance(group, JoinedClips):
+    if isinstance(group, Failure):
+        LOG.warning("%d clips could not be decoded together: %s", len(clips), group.message)
+    elif group is not None:
         encoded = attempt(group.whole, sources.read, group.whole)
         if not isinstance(encoded, Failure):  # otherwise, each clip alone shows whether it can be read
             steps = [step for step, _ in gathered]
@@ -290,14 +294,7 @@ def _tasks_of(
 
 def to_images(task: _RecodingTask[ImageOptions]) -> list[list[bytes] | Failure]:
     """Decode the clips of a task, and return the frames of each clip as image files. Runs in a worker."""
-
-    def in_order(clip: Clip, files: Iterable[tuple[int, bytes]]) -> list[bytes]:
-        found, ranks = dict(files), unique_ranks(clip).tolist()
-        if len(found) != len(ranks):
-            raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
-        return [found[rank] for rank in ranks]
-
-    return _recoded_clips(task, image_files, in_order)
+    return _recoded_clips(task, image_files, in_first_order)
 
 
 def to_stream(task: _RecodingTask[EncodeOptions]) -> list[EncodedStream | Failure]:
@@ -326,10 +323,9 @@ def _recoded_clips(
     clips, group, encoded = task.clips, task.group, task.encoded
     if group is not None and encoded is not None:
         shown: list[dict[int, Picture]] = [{} for _ in clips]
-        users = group.users()
 
-        def take(rank: int, picture: Picture) -> None:
-            for number, own_rank in users[rank]:
+        def take(users: list[tuple[int, int]], picture: Picture) -> None:
+            for number, own_rank in users:
                 shown[number][own_rank] = picture
 
         try:
@@ -340,9 +336,10 @@ def _recoded_clips(
             level = logging.DEBUG if isinstance(error, MEDIUM_ERRORS) else logging.WARNING
             LOG.log(level, "%d clips could not be decoded together: %r", len(clips) - len(found), error)
             del shown
-    for number, one in enumerate(task.one_by_one()):
-        if number not in found and one.encoded is not None:
-            found[number] = attempt(clips[number], alone, clips[number], one.encoded)
+    for number, clip in enumerate(clips):
+        if number not in found and encoded is not None:
+            own = encoded if group is None else group.encoded(number, encoded)
+            found[number] = attempt(clip, alone, clip, own)
     return [found[number] for number in range(len(clips))]
 
 

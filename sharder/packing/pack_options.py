@@ -5,7 +5,7 @@ The options include the size of the stored frames. At most one of `short_side`, 
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
@@ -255,10 +255,20 @@ def unique_ranks(clip: Clip) -> NDArray[np.int64]:
     return ordered[ordered >= 0]
 
 
-def copied_files(clip: Clip, encoded: EncodedClip) -> list[bytes]:
-    """Return one image file per distinct wanted frame of a clip of images, in order of first appearance."""
-    found = dict(encoded_images(clip, encoded))
-    return [found[rank] for rank in unique_ranks(clip).tolist()]
+def in_first_order(clip: Clip, files: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Return the image files of a clip in the order in which the clip first shows them.
+
+    Args:
+        clip: The clip.
+        files: (rank, image file) of each wanted picture, in any order.
+
+    Raises:
+        DecodeError: A file is missing.
+    """
+    found, ranks = dict(files), unique_ranks(clip).tolist()
+    if len(found) != len(ranks):
+        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
+    return [found[rank] for rank in ranks]
 
 
 def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> Iterator[tuple[int, bytes]]:

@@ -21,7 +21,7 @@ from framedex.errors import DamageError, NoClipsError
 from tests.support import planned
 from tests.support.datasets import run, shard_clips
 from tests.support.flags import DAMAGED, START
-from tests.support.media import Recipe, damage, encode, full_decode, picture, read_barcode
+from tests.support.media import Recipe, damage, encode, full_decode, garble_packet, picture, read_barcode
 from tests.support.pictures import rgb_of
 from tests.support.reading import Reader
 
@@ -258,18 +258,8 @@ def is_refused(index: Path, request: dict[str, Any]) -> bool:
 
 def test_damage_inside_of_pictures_is_seen_by_decoding(medium: Medium, tmp_path: Path) -> None:
     source = medium("h264_default.mp4")
-    run("index", source, "--out", tmp_path / "WHOLE", "--depth", "packets")
-    index = Index(tmp_path / "WHOLE")
-    packets = index.packets(index.videos["media_id"][0].as_py())
-    assert packets.offset is not None
-    at, size = int(packets.offset[25]), int(packets.size[25])
-
-    def garble(content: bytearray) -> bytearray:
-        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
-        return content
-
     (tmp_path / "videos").mkdir()
-    damage(source, tmp_path / "videos" / "a.mp4", garble)
+    garble_packet(source, tmp_path / "videos" / "a.mp4", 25, tmp_path / "WHOLE")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--depth", "packets")
     assert rows(tmp_path / "INDEX")["a.mp4", 0]["damaged_gop_count"] == 0
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--verify")

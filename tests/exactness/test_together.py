@@ -25,7 +25,7 @@ from tests.conftest import Truth
 from tests.support import made
 from tests.support.counted import some
 from tests.support.datasets import content, run
-from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
+from tests.support.media import RECIPES, Recipe, encode, garble_packet, read_barcode
 from tests.support.reading import Reader, pictures_of
 
 UPSIDE_DOWN = "mjpeg_turned"  # `pictures_of` reads its rows in another order than the full decode
@@ -65,11 +65,15 @@ def differing(reader: Reader, md5: list[str], rng: np.random.Generator, rounds: 
             assert part.payload.tobytes() == alone.payload.tobytes()
             assert part.packet_first.tolist() == alone.packet_first.tolist()
         assert len(group.whole.recipe.packet_size) <= sum(len(clip.recipe.packet_size) for clip in clips)
-        taken: dict[int, str] = {}
-        complete = [(number, set(taken)) for number in group.complete(found.items(), taken.__setitem__)]
+        taken: set[tuple[int, int]] = set()
+
+        def take(users: list[tuple[int, int]], _: str, taken: set[tuple[int, int]] = taken) -> None:
+            taken.update(users)
+
+        complete = [(number, set(taken)) for number in group.complete(found.items(), take)]
         assert sorted(number for number, _ in complete) == list(range(len(clips)))
         for number, ready in complete:
-            assert {int(group.ranks[number][rank]) for rank in clips[number].recipe.position if rank >= 0} <= ready
+            assert {(number, rank) for rank in clips[number].recipe.position.tolist() if rank >= 0} <= ready
         for clip, ranks in zip(clips, group.ranks, strict=True):
             shown = [None if rank < 0 else found[int(ranks[rank])] for rank in clip.recipe.position.tolist()]
             expected = [None if frame < 0 else md5[frame] for frame in clip.frames.tolist()]
@@ -173,17 +177,7 @@ def broken(tmp_path: Path) -> Path:
     """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
     video = tmp_path / "broken.mp4"
     encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
-    framedex.index(video, tmp_path / "WHOLE", depth="packets", workers=0, progress=False)
-    index = Index(tmp_path / "WHOLE")
-    packets = index.packets(index.videos["media_id"][0].as_py())
-    assert packets.offset is not None
-    at, size = int(packets.offset[10]), int(packets.size[10])
-
-    def garble(content: bytearray) -> bytearray:
-        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
-        return content
-
-    damage(video, video, garble)
+    garble_packet(video, video, 10, tmp_path / "WHOLE")
     framedex.index(video, tmp_path / "INDEX", depth="packets", workers=0, progress=False)
     return tmp_path / "INDEX"
 

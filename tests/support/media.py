@@ -13,6 +13,7 @@ import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
+import framedex
 from framedex.core.pyav import open_encoder
 from tests.support.bitstream_edits import Coded, Edit
 
@@ -240,6 +241,26 @@ def damage(source: Path, target: Path, change: Callable[[bytearray], bytearray])
     """Write a changed copy of a file."""
     target.write_bytes(change(bytearray(source.read_bytes())))
     return target
+
+
+def garble_packet(source: Path, target: Path, number: int, index: Path) -> Path:
+    """Write a copy of a video in which the second half of a packet is garbage.
+
+    Args:
+        number: the number of the packet in decode order.
+        index: the folder of an index of the video, which is made.
+    """
+    framedex.index(source, index, depth="packets", workers=0, progress=False)
+    made = framedex.Index(index)
+    packets = made.packets(made.videos["media_id"][0].as_py())
+    assert packets.offset is not None
+    at, size = int(packets.offset[number]), int(packets.size[number])
+
+    def garble(content: bytearray) -> bytearray:
+        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
+        return content
+
+    return damage(source, target, garble)
 
 
 def make_long(folder: Path) -> Path:

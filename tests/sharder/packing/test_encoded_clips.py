@@ -19,7 +19,7 @@ from framedex.indexer.probing.probe import describe_stream
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.encoded import CODECS, change_encoder, encode_clips, psnr
 from tests.support.gpu import gpu_obstacles
-from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
+from tests.support.media import RECIPES, Recipe, encode, garble_packet, read_barcode
 from tests.support.packed import file_of, samples
 
 FACTS = ("codec", "codec_tag", "profile", "pixel_format", "width", "height", "color_range", "color_matrix", "extradata")
@@ -190,18 +190,8 @@ def test_what_does_not_decode_is_gone_or_holds_padding_alone_is_a_row(tmp_path: 
     (tmp_path / "videos").mkdir()
     for name in ("bad.mp4", "gone.mp4", "good.mp4"):
         encode(Recipe(name=name, options={"preset": "veryfast", "g": "10"}, frames=20), tmp_path / "videos" / name)
-    run("index", tmp_path / "videos/bad.mp4", "--out", tmp_path / "PACKETS", "--depth", "packets")
-    index = Index(tmp_path / "PACKETS")
-    packets = index.packets(index.videos["media_id"][0].as_py())
-    assert packets.offset is not None
-    at, size = int(packets.offset[0]), int(packets.size[0])
     bad = tmp_path / "videos" / "bad.mp4"
-
-    def garble(content: bytearray) -> bytearray:
-        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
-        return content
-
-    damage(bad, bad, garble)
+    garble_packet(bad, bad, 0, tmp_path / "PACKETS")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--depth", "packets")
     (tmp_path / "videos/gone.mp4").unlink()
     clips = [{"uri": name, "frames": [5]} for name in ("bad.mp4", "gone.mp4", "good.mp4")]

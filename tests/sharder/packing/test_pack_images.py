@@ -18,7 +18,7 @@ from framedex.errors import PolicyError
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.gpu import gpu_obstacles
-from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
+from tests.support.media import RECIPES, Recipe, encode, garble_packet, read_barcode
 from tests.support.packed import samples
 
 Medium = Callable[[str], Path]
@@ -142,18 +142,8 @@ def test_clips_that_do_not_decode_and_sources_that_are_gone_are_rows(tmp_path: P
     (tmp_path / "videos").mkdir()
     for name in ("bad.mp4", "gone.mp4", "good.mp4"):
         encode(Recipe(name=name, options={"preset": "veryfast", "g": "10"}, frames=20), tmp_path / "videos" / name)
-    run("index", tmp_path / "videos/bad.mp4", "--out", tmp_path / "PACKETS", "--depth", "packets")
-    index = Index(tmp_path / "PACKETS")
-    packets = index.packets(index.videos["media_id"][0].as_py())
-    assert packets.offset is not None
-    at, size = int(packets.offset[0]), int(packets.size[0])
     bad = tmp_path / "videos" / "bad.mp4"
-
-    def garble(content: bytearray) -> bytearray:
-        content[at + size // 2 : at + size] = b"\xa5" * (size - size // 2)
-        return content
-
-    damage(bad, bad, garble)
+    garble_packet(bad, bad, 0, tmp_path / "PACKETS")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--depth", "packets")
     (tmp_path / "videos/gone.mp4").unlink()
     clips = [{"uri": name, "frames": [5]} for name in ("bad.mp4", "gone.mp4", "good.mp4")]
