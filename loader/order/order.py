@@ -54,6 +54,84 @@ def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) 
     return np.lexsort((rng.permutation(len(blocks)), place[blocks] // window)).astype(np.int64)
 
 
+def neighbour_groups(media: NDArray[np.int64], share: int) -> NDArray[np.int64]:
+    """Divide clips into groups of up to `share` neighbours: clips of one medium, in the order of the dataset.
+
+    Args:
+        media: The medium of each clip, int64 [clips].
+        share: The maximum number of clips of a group.
+
+    Returns:
+        The group of each clip, numbered from 0, int64 [clips].
+    """
+    by_medium = np.argsort(media, kind="stable")
+    medium, within = within_groups(np.unique(media, return_counts=True)[1])
+    groups = np.empty(len(media), np.int64)
+    groups[by_medium] = np.cumsum((np.diff(medium, prepend=-1) != 0) | (within % share == 0)) - 1
+    return groups
+
+
+def in_groups(
+    groups: NDArray[np.int64],
+    *,
+    lanes: int,
+    share: int,
+    window: int,
+    spread: bool = True,
+    rng: np.random.Generator | None = None,
+) -> NDArray[np.int64]:
+    """Return int64 [entries]: an order of entries in which each group stays within one lane, as far as possible.
+
+    All groups form a line, which is cut into `lanes` equal parts, so that at most `lanes` - 1 groups are cut. The order
+    takes entries from the lanes in turn.
+
+    Args:
+        groups: The group of each entry, int64 [entries], numbered from 0.
+        lanes: The number of lanes. If this is a multiple of the number of ranks, which take entries from the order in
+            turn, each rank visits whole lanes.
+        share: The number of entries of a full group.
+        window: The number of groups whose entries are mixed, with `spread`.
+        spread: Whether the entries of a group are spread over a lane. A lane is then a sequence of rounds, which are
+            shuffled. Each round has one entry of about `window` groups. If not, they follow one another.
+        rng: The random generator for the order of the groups and of the entries of each group. If None, groups are in
+            ascending order, their entries are in the given order, and `spread` has no effect.
+    """
+    count = len(groups)
+    place, among = groups, np.arange(count)
+    if rng is not None:
+        place, among = rng.permutation(int(groups.max(initial=-1)) + 1)[groups], rng.permutation(count)
+    line = np.lexsort((among, place))
+    lane, within_lane = within_groups(np.full(lanes, count // lanes) + (np.arange(lanes) < count % lanes))
+    if spread and rng is not None:
+        begins = (np.diff(groups[line], prepend=-1) != 0) | (within_lane == 0)
+        number = np.cumsum(begins) - 1  # the number of the group, or of the part of a group, in the line
+        first = np.flatnonzero(begins)
+        first_of_lane = number[np.searchsorted(lane, np.arange(lanes))[lane].clip(max=count - 1)]
+        rounds = (number - first_of_lane) * share // window + np.arange(count) - first[number]
+        line = line[np.lexsort((rng.permutation(count), rounds, lane))]
+    order = np.empty(count, np.int64)
+    order[within_lane * lanes + lane] = line
+    return order
+
+
+def later_members(groups: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Find the members of each group among entries.
+
+    Args:
+        groups: The group of each entry, int64 [entries].
+
+    Returns:
+        Whether each entry is the first one of its group, bool [entries], and the index of the next entry of the group,
+        or -1, int64 [entries].
+    """
+    by_group = np.argsort(groups, kind="stable")
+    is_same = np.diff(groups[by_group]) == 0
+    is_first, following = np.ones(len(groups), np.bool_), np.full(len(groups), -1, np.int64)
+    is_first[by_group[1:][is_same]] = False
+    following[by_group[:-1][is_same]] = by_group[1:][is_same]
+    return is_first, following
+
+
 def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
     """Return a random generator whose numbers depend only on these arguments.
 
@@ -107,10 +185,13 @@ class RankShare:
             rest = np.concatenate([rest, np.resize(order, self.world_size - odd)])
         return rest[self.rank :: self.world_size]
 
-    def length(self, left: int) -> int:
-        """Return the number of clips that the rank still visits, if all ranks together have `left` clips left."""
-        beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}[self.uneven]
-        return (left + beyond) // self.world_size
+    def length(self, left: int, uneven: Uneven | None = None) -> int:
+        """Return the number of clips that the rank still visits, if all ranks together have `left` clips left.
+
+        `uneven` replaces the attribute with this name.
+        """
+        beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}
+        return (left + beyond[uneven or self.uneven]) // self.world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ The base class ElasticSampler is a torch Sampler whose order depends only on its
 be resumed exactly, and every rank can compute its share of an epoch.
 """
 
+import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -116,6 +117,23 @@ class ElasticSampler(Sampler[Entry], ABC):
         for given, entry in enumerate(self._visit(self.epoch, partial(self._ranks.of, delivered=self._start)), 1):
             self._given, self._begun = given, True
             yield entry
+
+    @property
+    def share(self) -> int:
+        """The number of clips that a loader decodes together."""
+        return 1
+
+    def decoded_with(self, place: int) -> list[tuple[int, int]]:
+        """Return the later entries of this iteration that a loader decodes together with an entry.
+
+        Args:
+            place: The index of the entry among the entries of this iteration.
+
+        Returns:
+            (index, clip number) of each such entry, ascending. The list is empty if the entry is decoded together with
+            an earlier one.
+        """
+        return []
 
     def deliver(self, entries: int) -> None:
         """Count entries of this iteration as delivered. A loader calls this method when it delivers entries.
@@ -242,6 +260,7 @@ def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: 
 
 
 Blocks = Literal["tar", "medium"] | int
+WINDOW_OF_BLOCKS, WINDOW_OF_GROUPS = 8, 64  # defaults of `window`, so that a batch has clips of many media
 
 
 class ClipSampler(ElasticSampler[int]):
@@ -267,7 +286,16 @@ class ClipSampler(ElasticSampler[int]):
             ("medium"), or of a number of neighbouring clips (an int). The order of blocks is shuffled first. Then the
             clips within each group of `window` consecutive blocks are shuffled, so that clips that are read at about
             the same time are in few files. If None, all clips are shuffled without blocks.
-        window: The number of consecutive blocks whose clips are shuffled together.
+        window: The number of consecutive blocks whose clips are shuffled together. Defaults to 8. With `share`, the
+            number of groups whose clips are mixed, which defaults to 64.
+        share: The number of clips that a ClipLoader decodes together, so that a picture of several clips is decoded
+            once. Groups of this size are made of the clips of each medium, in the order of the dataset. Groups are
+            shuffled instead of single clips. A whole group is visited by one rank, except for at most `world_size` - 1
+            groups, which are cut. If a run continues with another number of ranks, and neither number is a multiple of
+            the other, the remaining groups of this epoch are cut, too. If None, clips are not decoded together.
+        spread: Whether the clips of a group are spread over batches, which also have clips of other groups. If not,
+            they follow one another, as they always do without `shuffle`. They are then in one batch if the batch size
+            is a multiple of `share`, and the number of clips of each medium is, too.
         weights: The relative frequency with which each clip is drawn, as an array [clips] or the name of a column.
             Clips are then drawn with replacement, regardless of `shuffle`, so an epoch may have a clip several times or
             not at all.
@@ -293,13 +321,18 @@ class ClipSampler(ElasticSampler[int]):
         world_size: int = 1,
         uneven: order.Uneven = "pad",
         blocks: Blocks | None = None,
-        window: int = 8,
+        window: int | None = None,
+        share: int | None = None,
+        spread: bool = True,
         weights: ArrayLike | str | None = None,
         balance: ArrayLike | str | None = None,
         length: int | None = None,
     ) -> None:
-        check_counts(window=(window, 1))
-        self._count = len(dataset)
+        given = {"window": (window, 1), "share": (share, 2)}
+        check_counts(**{name: (value, least) for name, (value, least) in given.items() if value is not None})
+        if share is not None and blocks is not None:
+            raise FramedexError("share and blocks both set the order of clips", remedy="give one of them")
+        self._dataset, self._count = dataset, len(dataset)
         self._weights = weights_of(dataset, weights, balance)
         if length is not None:
             check_counts(length=(length, 1))
@@ -308,9 +341,17 @@ class ClipSampler(ElasticSampler[int]):
         self.shuffle = shuffle
         mixed = shuffle or self._weights is not None
         self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # block of each clip
-        self._window, locality = window, None
+        self._share, self._spread = share, spread
+        self._groups = None if share is None else order.neighbour_groups(_blocks_of(dataset, "medium"), share)
+        self._window = window or (WINDOW_OF_BLOCKS if share is None else WINDOW_OF_GROUPS)
+        self._lanes = world_size  # the number of lanes of this epoch, for the order of groups
+        self._later: tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]] | None = None
+        locality = None
         if self._blocks is not None:  # the state includes this checksum, because other blocks give another order
-            locality = f"{window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
+            locality = f"{self._window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
+        elif self._groups is not None:
+            mixed_groups = f"{self._window} groups at a time" if shuffle and spread else "groups"
+            locality = f"{mixed_groups} of {share} clips, CRC-32 {zlib.crc32(self._groups.tobytes()):08x}"
         identity = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
         entries = self._count
         if self._weights is not None:
@@ -319,8 +360,16 @@ class ClipSampler(ElasticSampler[int]):
         ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 
+    @property
+    def share(self) -> int:
+        """The number of clips that a loader decodes together."""
+        return self._share or 1
+
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         blocks, window, seed, shuffle = self._blocks, self._window, self.seed, self.shuffle
+        if self._groups is not None:
+            yield from self._visit_groups(self._groups, epoch, share)
+            return
         if self._weights is None:
             clips = order.epoch_order(
                 self._count, shuffle=shuffle, seed=seed, epoch=epoch, blocks=blocks, window=window
@@ -330,6 +379,68 @@ class ClipSampler(ElasticSampler[int]):
             if blocks is not None:  # stream 1 of random numbers, because the draw of clips used stream 0
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
         yield from share(clips).tolist()
+
+    def _visit_groups(self, groups: NDArray[np.int64], epoch: int, share: Share) -> Iterable[int]:
+        clips, rng = np.arange(self._count), None
+        if self._weights is not None:
+            clips = drawn_order(self._weights, self._entries, seed=self.seed, epoch=epoch)
+        if self.shuffle or self._weights is not None:
+            rng = order.generator(self.seed, epoch, stream=1)
+        places = order.in_groups(
+            groups[clips], lanes=self._lanes, share=self.share, window=self._window, spread=self._spread, rng=rng
+        )
+        own = share(places)
+        of_group = groups[clips[own]]
+        of_group[self._ranks.length(self._entries - self._start, uneven="allow") :] = -1  # a repeated clip
+        self._later = clips[own], *order.later_members(of_group)
+        yield from self._later[0].tolist()
+
+    def decoded_with(self, place: int) -> list[tuple[int, int]]:
+        """Return the later entries of this iteration that a loader decodes together with an entry, as (index, clip)."""
+        if self._later is None:
+            return []
+        clips, is_first, following = self._later
+        found: list[tuple[int, int]] = []
+        if is_first[place]:
+            while (place := int(following[place])) >= 0:
+                found.append((place, int(clips[place])))
+        return found
+
+    def _begin(self, epoch: int, start: int) -> None:
+        super()._begin(epoch, start)
+        self._later = None
+        if not start:
+            self._lanes = self._ranks.world_size
+
+    def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
+        """Return a state of plain values, as described for ElasticSampler. With `share`, it has the number of lanes."""
+        return super().state_dict(delivered=delivered) | ({} if self._share is None else {"lanes": self._lanes})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state, saved by any rank with any world size. Raises FramedexError as ElasticSampler does."""
+        super().load_state_dict(state)
+        if self._share is not None and self._start:
+            check_counts(lanes=(state["lanes"], 1))
+            self._lanes = state["lanes"]
+
+    def distinct_media(self, batch_size: int, *, epoch: int = 0) -> float:
+        """Return the mean number of distinct media in a full batch of this rank, which is at most `batch_size`.
+
+        Args:
+            batch_size: The number of clips of a batch.
+            epoch: The number of the epoch.
+
+        Raises:
+            FramedexError: The batch size is below 1, there is no full batch, or the dataset lacks the media of clips.
+        """
+        check_counts(batch_size=(batch_size, 1))
+        other = copy.copy(self)
+        other._begin(epoch, 0)
+        media = _blocks_of(self._dataset, "medium")[np.fromiter(other._give(), np.int64)]
+        batches = np.sort(media[: len(media) // batch_size * batch_size].reshape(-1, batch_size), axis=1)
+        if not len(batches):
+            raise FramedexError("there is no full batch", found=f"{len(media)} clips", allowed=f"{batch_size} or more")
+        return float(1 + np.count_nonzero(np.diff(batches, axis=1), axis=1).mean())
 
 
 def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
