@@ -19,6 +19,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from framedex.core.limits import bytes_of
 from framedex.errors import FramedexError
 from framedex.execution.engine import Slice
 from framedex.execution.engines import EngineName, engine_of
@@ -410,11 +411,10 @@ class ByteCount(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of bytes for a text such as `512MB`, `1.5GiB` or `100000`."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
-        found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
-        if found < 1:
+        found = bytes_of(str(value))
+        if found is None:
             self.fail(f"{value!r} is not a size; write for example 512MB, 1.5GiB or 100000", param, ctx)
-        return int(found)
+        return found
 
 
 class FrameSize(click.ParamType[tuple[int, int]]):

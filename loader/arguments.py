@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from framedex.core.limits import bytes_of
 from framedex.errors import FramedexError
 
 Device = Literal["cpu", "gpu"]
@@ -49,6 +50,21 @@ def check_counts(**counts: tuple[int, int]) -> None:
     for name, (value, least) in counts.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
+
+
+def byte_count(name: str, value: object) -> int:
+    """Return the number of bytes for an argument: a number, or a text such as "512MB". Raises FramedexError.
+
+    Args:
+        name: The name of the argument.
+        value: The value that the user gave.
+    """
+    found = bytes_of(value) if isinstance(value, str) else value
+    if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < 0:
+        raise FramedexError(
+            f"{name} is not a number of bytes", found=repr(value), allowed="such as 500_000_000, '500MB', '1.5GiB'"
+        )
+    return int(found)
 
 
 def check_normalize(normalize: object) -> None:

@@ -7,18 +7,19 @@ is known to give the exact frames.
 import collections
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_unit, placed
+from framedex.loader.arguments import Decode, Last, Output, byte_count, check_batch_sampler, check_unit, placed
 from framedex.loader.batches.batch_queue import Batches, BatchQueue, BatchSetup
 from framedex.loader.batches.faults import OnError
 from framedex.loader.batches.fed_batches import FedBatches, UnsendableError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.frames import Collate, Finish, LoaderOptions, Normalize, check_pixels
+from framedex.loader.batches.shared import Later, later_by_place
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
@@ -79,6 +80,9 @@ class ClipLoader:
             dataset's `on_error`.
         num_workers: The number of processes that read and decode clips. If 0, this process does all work.
         threads: The number of decoder threads per clip.
+        share_memory: The maximum amount of memory for clips that are decoded before their batches are needed, in bytes
+            or as a text such as "2GiB", if the sampler has `share`. If it does not suffice, fewer clips are decoded
+            together. A batch takes its whole memory as soon as its first clip is decoded.
         prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips per worker are
             always in progress.
         output: The type of arrays: "torch" for tensors, or "numpy" for arrays, which do not need torch.
@@ -113,6 +117,7 @@ class ClipLoader:
         num_workers: int = 0,
         threads: int = 1,
         prefetch: int = 2,
+        share_memory: int | str = "2GiB",
         output: Output = "torch",
     ) -> None:
         device, device_id = placed(device, device_id)
@@ -129,6 +134,14 @@ class ClipLoader:
                     remedy="use a BucketSampler, or add one of these attributes to the sampler",
                 )
             batch_size = largest or UNKNOWN_SIZE
+        source: Any = sampler if batch_sampler is None else batch_sampler
+        share = source.share if isinstance(source, ElasticSampler) else 1
+        if share > 1 and isinstance(dataset, MultiViewDataset):
+            raise FramedexError(
+                "clips of several views cannot be decoded together with other clips",
+                found=f"a sampler with share={share}",
+                remedy="make the sampler without share",
+            )
         clips = dataset.clips if isinstance(dataset, MultiViewDataset) else dataset
         own = (
             clips.pixels_with(size, framing, rotation)
@@ -153,6 +166,8 @@ class ClipLoader:
             collate=collate,
             on_error=on_error or clips.on_error,
             output=output,
+            share=share,
+            share_memory=byte_count("share_memory", share_memory),
         )
         finish = Finish(
             transform=transform,
@@ -220,6 +235,7 @@ class ClipLoader:
         self._ended = None
         groups, ahead = self._groups(iter(self._source)), self._options.ahead
         self._count_delivered(clips=0, batches=0)
+        later_of = self._later_clips()
         if self._order is not None:
             self.dataset.set_epoch(self._order.epoch)  # used by clips that are planned on access, and by random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
@@ -228,7 +244,8 @@ class ClipLoader:
         waiting: collections.deque[tuple[int, int]] = collections.deque()
         try:
             for number, (items, padding) in enumerate(groups):
-                key = self._batches.begin(items, padding, is_first=not number)
+                later = later_of(number, len(items) - padding)
+                key = self._batches.begin(items, padding, is_first=not number, later=later)
                 waiting.append((key, len(items) - padding))
                 if len(waiting) > ahead:
                     yield self._deliver(*waiting.popleft())
@@ -239,6 +256,17 @@ class ClipLoader:
         self._ended = None
         if self._order is not None:
             self._order.set_epoch(self._order.epoch + 1)
+
+    def _later_clips(self) -> Callable[[int, int], Mapping[int, list[Later]]]:
+        """Return a function of (index of a batch, its number of clips) for this iteration.
+
+        It returns the clips that are decoded together with clips of the batch, as described for `Batches.begin`.
+        """
+        order, size = self._order, self._options.batch_size
+        if order is None or order.share == 1:
+            return lambda batch, clips: {}
+        end = order.remaining // size * size if self._options.last == "drop" else order.remaining
+        return lambda batch, clips: later_by_place(order.decoded_with, batch * size, clips, batch_size=size, end=end)
 
     def _count_delivered(self, *, clips: int, batches: int) -> None:
         """Report delivered entries to an ElasticSampler, from which more entries were requested than delivered."""

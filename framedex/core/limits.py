@@ -48,6 +48,13 @@ def groups_within(entries: Iterable[Entry], most: int, size: Callable[[Entry], i
         yield group
 
 
+def bytes_of(text: str) -> int | None:
+    """Return the number of bytes for a text such as `512MB`, `1.5GiB` or `100000`. None if it is not such a text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
+    return int(found) if found >= 1 else None
+
+
 @functools.cache
 def machine_bytes() -> int:
     """Return the memory of this machine in bytes, or the limit of this container if it is lower."""

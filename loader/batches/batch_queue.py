@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from framedex.loader.batches.fetch import FetchOptions, ReadableClips
 from framedex.loader.batches.frames import Finish, Frames, JoinsViews, LoaderOptions
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.rooms import Placed, PlacedFrames, Room, RoomRequest, Rooms
+from framedex.loader.batches.shared import Later, SharedClips
 from framedex.loader.batches.slots import warn_once
 from framedex.loader.batches.supply import ClipSupply, Replacements
 from framedex.loader.routing.balance import Balance, ClipCost
@@ -31,13 +32,16 @@ class Batches(Protocol):
     def process_ids(self) -> list[int]:
         """The process ids of the running workers."""
 
-    def begin(self, items: list[int], padding: int, *, is_first: bool) -> int:
+    def begin(
+        self, items: list[int], padding: int, *, is_first: bool, later: Mapping[int, Sequence[Later]] | None = None
+    ) -> int:
         """Begin a batch, and return its key.
 
         Args:
             items: The numbers of the items.
             padding: The number of items at the end that are padding.
             is_first: Whether this is the first batch of an iteration.
+            later: The clips that are decoded together with an item, by the index of the item. None if there are none.
         """
 
     def take(self, key: int) -> dict[str, Any]:
@@ -169,8 +173,16 @@ class BatchQueue(Batches):
             as_lists=setup.as_lists,
             to_torch=setup.to_torch,
         )
+        self._shared = SharedClips(
+            self.supply,
+            rooms,
+            self._division if isinstance(self._division, Balance) else None,
+            self._maker.decode_together,
+            batch_size=setup.options.batch_size,
+            most_bytes=setup.options.share_memory,
+        )
         self._waiting: dict[int, Batch] = {}  # by key
-        self._begun = 0  # number of batches begun so far, which is the unique key of the newest batch
+        self._begun = 0  # the key of the newest batch, which is greater than all keys before
         self._asked = 0  # number of clips requested in this iteration
 
     @property
@@ -178,11 +190,15 @@ class BatchQueue(Batches):
         """The process ids of the running workers."""
         return self.supply.pool.process_ids
 
-    def begin(self, items: list[int], padding: int, *, is_first: bool) -> int:
+    def begin(
+        self, items: list[int], padding: int, *, is_first: bool, later: Mapping[int, Sequence[Later]] | None = None
+    ) -> int:
         """Request the clips of a batch, and return the key of the batch."""
         self._begun += 1
         if is_first:
             self._asked = 0
+        if is_first or not self._shared.fits(self._begun, items):
+            self._begun = max(self._begun, self._shared.forget() + 1)
         numbers, views = items, None
         if self._views is not None:
             numbers, views = [], []
@@ -190,29 +206,41 @@ class BatchQueue(Batches):
                 views.append({view: len(numbers) + place for place, view in enumerate(of_item)})
                 numbers += of_item.values()
         batch = Batch(
-            key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers, is_first), views=views
+            key=self._begun,
+            numbers=numbers,
+            padding=padding,
+            fetched=self._request(numbers, is_first, later or {}),
+            views=views,
         )
         self._maker.begin(batch)
         self._waiting[batch.key] = batch
         return batch.key
 
-    def _request(self, numbers: list[int], is_first: bool) -> list[Future[Fetched | Fault]]:
-        """Request clips from workers.
+    def _request(
+        self, numbers: list[int], is_first: bool, later: Mapping[int, Sequence[Later]]
+    ) -> list[Future[Fetched | Fault]]:
+        """Request clips from workers, unless they were requested together with clips of earlier batches.
 
         The clips are divided between GPU and workers in fixed shares, or so that each clip is decoded where it would be
         finished first.
         """
         first, self._asked = self._asked, self._asked + len(numbers)
-        division = self._division
+        division, batch = self._division, self._begun
         if self._rooms is not None:
-            self._rooms.begin(self._begun, len(numbers))
+            self._rooms.begin(batch, len(numbers))
+        on_gpu: list[bool | None] = [None] * len(numbers)
         if isinstance(division, Balance):
-            division.begin(self._begun, is_first=is_first)
-            return [self._submit(number, place, on_gpu=None) for place, number in enumerate(numbers)]
-        on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
-        futures: dict[int, Future[Fetched | Fault]] = {}
-        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # clips for the GPU first
-            futures[place] = self._submit(numbers[place], place, on_gpu=on_gpu[place])
+            division.begin(batch, is_first=is_first)
+        else:
+            on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
+        futures = self._shared.begin(batch)
+        for place in sorted(range(len(numbers)), key=lambda place: on_gpu[place] is False):  # clips for the GPU first
+            if place in futures:
+                continue
+            if place in later:
+                futures |= self._shared.submit(batch, place, numbers[place], later[place], on_gpu=on_gpu[place])
+            else:
+                futures[place] = self._submit(numbers[place], place, on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
     def _submit(self, number: int, place: int, *, on_gpu: bool | None) -> Future[Fetched | Fault]:
@@ -264,6 +292,8 @@ class BatchQueue(Batches):
 
     def cancel(self, keys: list[int]) -> None:
         """Cancel all batches with these keys that were not taken."""
+        if keys:
+            self._begun = max(self._begun, self._shared.forget())
         for key in keys:
             batch = self._waiting.pop(key, None)
             if batch is not None:
@@ -273,5 +303,6 @@ class BatchQueue(Batches):
 
     def close(self) -> None:
         """Stop the threads and the worker processes."""
+        self._shared.forget()
         self._maker.close()
         self.supply.close()

@@ -1,11 +1,13 @@
 """Records of fetched clips and of clips that are not available, and the counters of a loader."""
 
 import logging
+import operator
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +34,43 @@ class ClipRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """A request to fetch clips of one medium, and to decode them together if possible.
+
+    Attributes:
+        numbers: The numbers of the clips, in the order in which they are needed.
+        on_gpu: As for a ClipRequest.
+    """
+
+    numbers: list[int]
+    on_gpu: bool | None
+
+
+class GroupSizes(NamedTuple):
+    """The question of a worker how many of the clips of a GroupRequest may be decoded now.
+
+    Attributes:
+        sizes: The number of bytes of the frames of each clip. 0 if the clip is not available.
+    """
+
+    sizes: list[int]
+
+
+class OfMember(NamedTuple):
+    """A question of a worker about one of the clips of a GroupRequest.
+
+    Attributes:
+        member: The index of the clip in `GroupRequest.numbers`.
+        question: The question, as a worker asks it for a single clip.
+    """
+
+    member: int
+    question: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NvdecClip:
-    """The input of NVDEC for a clip.
+    """The input of NVDEC for a clip, or for several clips that are decoded together.
 
     Attributes:
         packets: The clip's packets in a container, as NVDEC reads them.
@@ -56,7 +93,7 @@ class Fetched:
         size: (height, width) to which a GPU scales pictures.
         frames: the frames, if a worker decoded them: uint8 [F, H, W, 3], [crops, F, H, W, 3] if a clip has several
             crops, or the result of the dataset's transform. A `Placed` if the worker has written them into a room.
-        movie: the input of NVDEC, if NVDEC decodes the clip.
+        movie: the input of NVDEC, if NVDEC decodes the clip. Clips that are decoded together have the same object.
         images: the bytes of each JPEG image, uint8 [bytes], if nvJPEG decodes the clip.
         order: int64 [F], for each frame of the clip, the index of the decoded frame, or -1 for a blank frame. If None,
             the decoded frames are already the frames of the clip.
@@ -64,7 +101,9 @@ class Fetched:
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
         bytes_read: the number of bytes read for the clip.
-        packets: the number of packets of the clip.
+        packets: the number of packets of the clip. If clips are decoded together, the first one has the packets, the
+            bytes, the cost and the times of all.
+        decoding: the future of the clip with its frames, if it was given to the GPU together with other clips.
     """
 
     number: int
@@ -81,6 +120,7 @@ class Fetched:
     decode_seconds: float = 0.0
     bytes_read: int = 0
     packets: int = 0
+    decoding: "Future[tuple[Fetched, Any] | None] | None" = None
 
 
 OnError = Literal["raise", "skip", "replace"]
@@ -207,7 +247,8 @@ class LoaderReport:
         skipped: The number of clips that were left out.
         bytes_read: The number of bytes read from sources.
         packets: The number of packets that were decoded.
-        frames: The number of wanted frames that were decoded from these packets.
+        frames: The number of wanted frames that were delivered from these packets.
+        waiting_bytes: The greatest number of bytes of memory for later batches whose first clips were decoded.
         faults: The first MAX_FAULTS clips that were not available.
     """
 
@@ -220,6 +261,7 @@ class LoaderReport:
     bytes_read: int = 0
     packets: int = 0
     frames: int = 0
+    waiting_bytes: int = field(default=0, metadata={"joined": max})
     faults: list[Fault] = field(default_factory=list)
 
     def add_seconds(self, **stages: float) -> None:
@@ -245,6 +287,11 @@ class LoaderReport:
             if retried is not None:
                 self.retried[retried] += 1
 
+    def note_waiting(self, size: int) -> None:
+        """Record the number of bytes of memory for later batches whose first clips were decoded. Thread-safe."""
+        with _COUNTING:
+            self.waiting_bytes = max(self.waiting_bytes, size)
+
     def note(self, fault: Fault) -> None:
         """Count and log a clip that is not available. Thread-safe."""
         with _COUNTING:
@@ -266,6 +313,7 @@ class LoaderReport:
 
     def extend(self, taken: dict[str, Any]) -> None:
         """Add the values that another report returned from `take`. Thread-safe."""
+        joined = {one.name: one.metadata.get("joined", operator.add) for one in fields(self)}
         with _COUNTING:
             for name, value in taken.items():
                 own = getattr(self, name)
@@ -275,7 +323,7 @@ class LoaderReport:
                 elif isinstance(value, list):
                     own.extend(value)
                 else:
-                    setattr(self, name, own + value)
+                    setattr(self, name, joined[name](own, value))
             del self.faults[MAX_FAULTS:]
 
 

@@ -16,7 +16,7 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import connection, reduction
 from typing import Any
@@ -31,6 +31,7 @@ from framedex.loader.batches.batch_queue import Batches, BatchSetup
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.feeder import feed
 from framedex.loader.batches.maker import tensor_maker
+from framedex.loader.batches.shared import Later
 from framedex.loader.batches.slots import SlotReader
 from framedex.loader.batches.transfer import ALL, BatchMessage, BatchUnpickler
 
@@ -98,7 +99,9 @@ class FedBatches(Batches):
         """The process id of the feeder. None if it is not running."""
         return None if self._feeder is None else self._feeder.process_id
 
-    def begin(self, items: list[int], padding: int, *, is_first: bool) -> int:
+    def begin(
+        self, items: list[int], padding: int, *, is_first: bool, later: Mapping[int, Sequence[Later]] | None = None
+    ) -> int:
         """Begin a batch, and start the feeder if it is not running."""
         if os.getpid() != self._owner:  # a forked process, which needs a feeder of its own
             self._owner, self._feeder = os.getpid(), None
@@ -110,7 +113,7 @@ class FedBatches(Batches):
         self._begun += 1
         self._pending.add(self._begun)
         level = logging.getLogger("framedex").getEffectiveLevel() if is_first else None
-        self._send(self._feeder, ("begin", self._begun, items, padding, is_first, level))
+        self._send(self._feeder, ("begin", self._begun, items, padding, is_first, level, later))
         return self._begun
 
     def _started(self) -> "_Connection":

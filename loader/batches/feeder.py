@@ -163,10 +163,10 @@ class _Feeder:
         """Carry out a message of the trainer's process."""
         with self._changing:
             if command == "begin":
-                key, items, padding, is_first, level = arguments
+                key, items, padding, is_first, level, later = arguments
                 if level is not None:  # the level of the logger in the trainer's process
                     self._logger.setLevel(level)
-                self._own_keys[key] = self._batches.begin(items, padding, is_first=is_first)
+                self._own_keys[key] = self._batches.begin(items, padding, is_first=is_first, later=later)
                 self._begun.put(key)
             elif command == "cancel":
                 self._batches.cancel([self._own_keys.pop(key) for key in arguments[0] if key in self._own_keys])

@@ -4,21 +4,34 @@ The functions that make the parts of an item (pictures, audio, and metadata of t
 """
 
 import bisect
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, fault_of
+from framedex.loader.batches.faults import (
+    ClipRequest,
+    Fault,
+    Fetched,
+    GroupRequest,
+    GroupSizes,
+    NvdecClip,
+    OfMember,
+    fault_of,
+)
 from framedex.loader.batches.frames import Finish, finished_clip
 from framedex.loader.batches.rooms import RoomRequest, write
 from framedex.loader.batches.slots import SHARED_FROM
+from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
-from framedex.loader.routing.balance import clip_cost
+from framedex.loader.routing.balance import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import Colour, clip_movie, gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
@@ -26,12 +39,14 @@ from framedex.records.clip import PAD
 from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.together import joined
+from framedex.sharder.clips.together import JoinedClips, joined, shared_groups
 from framedex.sharder.decoding.audio import read_audio
+from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.video import decode_joined
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
+LOG = logging.getLogger("framedex.loader")
 
 
 class ReadableClips(Protocol):
@@ -154,63 +169,256 @@ class FetchOptions:
         return self.pixels[bisect.bisect_right(self.ends, number % self.ends[-1])]
 
 
+# A function that asks the loader a question.
+Ask = Callable[[Any], Any]
+
+
+def _ask_for(ask: Ask, member: int, question: object) -> Any:
+    """Ask a question about one clip of a group."""
+    return ask(question if isinstance(question, ClipCost) else OfMember(member, question))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """A clip with its random draws.
+
+    Attributes:
+        number: The number of the clip.
+        clip: The clip.
+        pixels: The options for its frames.
+        draw: The random draws.
+        cutout: The part of its pictures that is delivered.
+        finish: The normalization and layout that workers apply. None if they do not.
+    """
+
+    number: int
+    clip: Clip
+    pixels: PixelOptions
+    draw: Draw
+    cutout: Cutout
+    finish: Finish | None
+
+    @property
+    def size_of_frames(self) -> int:
+        """The number of bytes of the delivered frames. A dataset's transform may change it."""
+        is_normalized = self.finish is not None and self.finish.normalize is not None
+        return self.pixels.frame_bytes(self.cutout, len(self.clip.frames)) * (
+            np.float32().nbytes if is_normalized else 1
+        )
+
+    def finished(self, frames: NDArray[Any]) -> Any:
+        """Return decoded frames as they are delivered, or as the transform returns them."""
+        # A transform may return any object. `sendable` converts it for sending to another process.
+        found = frames if self.pixels.transform is None else sendable(self.pixels.finished(frames, self.draw))
+        return finished_clip(found, self.finish) if self.finish is not None and isinstance(found, np.ndarray) else found
+
+
 class Fetcher:
     """A picklable function that fetches clips of a dataset."""
 
     def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
-    def __call__(self, wanted: ClipRequest, ask: Callable[[Any], Any] | None = None) -> Fetched | Fault:
+    @overload
+    def __call__(self, wanted: ClipRequest, ask: Ask | None = None) -> Fetched | Fault: ...
+
+    @overload
+    def __call__(self, wanted: GroupRequest, ask: Ask | None = None) -> list[Fetched | Fault | None]: ...
+
+    def __call__(
+        self, wanted: ClipRequest | GroupRequest, ask: Ask | None = None
+    ) -> Fetched | Fault | list[Fetched | Fault | None]:
         """Return a clip, or a Fault if the clip is not available. An exception that this raises is a bug.
+
+        For a GroupRequest, return this for each clip, or None for a clip that must be requested again.
 
         Args:
             wanted: The request.
             ask: A function that asks the loader. For the cost of a clip (ClipCost) that the GPU can decode, it returns
                 whether the GPU is to decode the clip. For a RoomRequest, it returns the place (Placed) to which frames
-                are written, or None. Without this function, frames are returned.
+                are written, or None. Without this function, frames are returned. For GroupSizes, it returns how many of
+                the clips may be decoded now.
         """
+        return self._one(wanted, ask) if isinstance(wanted, ClipRequest) else self._group(wanted, ask)
+
+    def _one(self, wanted: ClipRequest, ask: Ask | None) -> Fetched | Fault:
         try:
             return self._fetch(wanted, ask)
         except MEDIUM_ERRORS as error:
-            if isinstance(error, FramedexError):
-                self._dataset.fit_remedy(error, wanted.number)
-            return fault_of(wanted.number, error)
+            return self._fault(wanted.number, error)
 
-    def _fetch(self, wanted: ClipRequest, ask: Callable[[Any], Any] | None) -> Fetched:
-        begun = time.perf_counter()
-        clip = self._dataset.clip(wanted.number)
-        pixels = self._options.pixels_of(wanted.number)
+    def _fault(self, number: int, error: Exception) -> Fault:
+        if isinstance(error, FramedexError):
+            self._dataset.fit_remedy(error, number)
+        return fault_of(number, error)
+
+    def _group(self, wanted: GroupRequest, ask: Ask | None) -> list[Fetched | Fault | None]:
+        """Fetch the first clip of a group, and those other clips that can be decoded together with it."""
+        found: list[Fetched | Fault | None] = [None] * len(wanted.numbers)
+        drawn: dict[int, _Drawn] = {}
+        for member, number in enumerate(wanted.numbers):
+            try:
+                drawn[member] = self._drawn(number)
+            except MEDIUM_ERRORS as error:
+                found[member] = self._fault(number, error)
+        asks = [None if ask is None else partial(_ask_for, ask, member) for member in range(len(found))]
+        members, group = self._together(drawn, len(found), ask)
+        if group is not None:
+            try:
+                for member, fetched in self._fetch_together([drawn[n] for n in members], group, wanted, ask):
+                    fetched.frames = self._placed(fetched.frames, asks[members[member]])
+                    found[members[member]] = fetched
+            except MEDIUM_ERRORS as error:  # the clips that are missing are fetched alone, which shows the wrong clip
+                LOG.debug("%d clips could not be decoded together: %r", len(members), error)
+        for member in members:
+            if found[member] is None:
+                alone = ClipRequest(number=wanted.numbers[member], on_gpu=wanted.on_gpu)
+                found[member] = self._one(alone, asks[member])
+        return found
+
+    def _together(
+        self, drawn: Mapping[int, "_Drawn"], count: int, ask: Ask | None
+    ) -> tuple[list[int], JoinedClips | None]:
+        """Choose the clips of a group that are decoded together with the first one.
+
+        Args:
+            drawn: The available clips, by their indices in the group.
+            count: The number of all clips of the group.
+            ask: See `__call__`.
+
+        Returns:
+            (the indices of the chosen clips, ascending; the joined clips, or None for a single clip)
+        """
+        if 0 not in drawn:
+            return [], None
+        if ask is not None:
+            sizes = [drawn[member].size_of_frames if member in drawn else 0 for member in range(count)]
+            allowed: int = ask(GroupSizes(sizes))
+            drawn = {member: one for member, one in drawn.items() if member < allowed}
+        members, clips = list(drawn), [one.clip for one in drawn.values()]
+        sharing = next(group for group in shared_groups(clips) if 0 in group)
+        chosen = sorted(members[index] for index in sharing)
+        while len(chosen) > 1:
+            group = joined([drawn[member].clip for member in chosen])
+            if group is None:
+                break
+            pixels = drawn[chosen[0]].pixels
+            if pixels.fit_together(group, [drawn[member].cutout for member in chosen]):
+                return chosen, group
+            chosen = chosen[: len(chosen) // 2]
+        return [0], None
+
+    def _drawn(self, number: int) -> "_Drawn":
+        """Return a clip with its random draws. Raises DecodeError if it takes too much memory."""
+        clip = self._dataset.clip(number)
+        pixels = self._options.pixels_of(number)
         draw = pixels.draw(clip, self._dataset.epoch)
         cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
-        encoded = self._dataset.sources.read(clip)
-        fetched = Fetched(
-            number=wanted.number,
+        return _Drawn(number=number, clip=clip, pixels=pixels, draw=draw, cutout=cutout, finish=self._options.finish)
+
+    def _fetched(self, drawn: "_Drawn", **more: Any) -> Fetched:
+        """Return a clip without its frames."""
+        clip, cutout = drawn.clip, drawn.cutout
+        return Fetched(
+            number=drawn.number,
             item=self._dataset.extra_values(clip) | describe(clip),
             stored=(clip.medium.height, clip.medium.width),
             size=cutout.scaled_picture,
             cutout=None if cutout.is_whole else cutout,
+            **more,
+        )
+
+    def _fetch_together(
+        self, drawn: Sequence["_Drawn"], group: JoinedClips, wanted: GroupRequest, ask: Ask | None
+    ) -> Iterator[tuple[int, Fetched]]:
+        """Yield (the index of a clip, the clip) for clips that are decoded together.
+
+        Raises:
+            StaleError, DecodeError, FramedexError: As for `picture`, for any of the clips.
+        """
+        begun, whole, medium = time.perf_counter(), group.whole, group.whole.medium
+        encoded = self._dataset.sources.read(whole)
+        own: list[dict[str, Any]] = [{"cost": ClipCost(codec=medium.codec, cpu=0.0, gpu=0.0)} for _ in drawn]
+        own[0] = {
+            "cost": clip_cost(whole),
+            "bytes_read": len(encoded.payload),
+            "packets": len(whole.recipe.packet_size),
+        }
+        clips = [self._fetched(one, **values) for one, values in zip(drawn, own, strict=True)]
+        first, pixels = clips[0], drawn[0].pixels
+        first.read_seconds = time.perf_counter() - begun
+        if wanted.on_gpu is not False and self._prepare_together(clips, drawn, group, encoded):
+            if wanted.on_gpu or ask is None or ask(first.cost):
+                yield from enumerate(clips)
+                return
+            for clip in clips:
+                clip.movie = clip.order = None
+        decoded = decode_joined(
+            group, encoded, [one.cutout for one in drawn], dtype=pixels.dtype, threads=pixels.threads
+        )
+        for number, frames in decoded:
+            clips[number].frames = drawn[number].finished(frames)
+            first.decode_seconds = time.perf_counter() - begun - first.read_seconds
+            yield number, clips[number]
+
+    def _prepare_together(
+        self, clips: Sequence[Fetched], drawn: Sequence["_Drawn"], group: JoinedClips, encoded: EncodedClip
+    ) -> bool:
+        """Add the input of NVDEC to clips that are decoded together. Return False if the CPU must decode them.
+
+        NVDEC decodes them only if it would also decode each of them alone, so that the frames are the same, and if all
+        are scaled alike.
+        """
+        whole, parts = group.whole, [one.cutout.part for one in drawn]
+        if whole.medium.kind == IMAGES or not all(self._fits_gpu(one) for one in drawn):
+            return False
+        if any((clip.size, part) != (clips[0].size, parts[0]) for clip, part in zip(clips, parts, strict=True)):
+            return False
+        alone = ((one.clip, group.encoded(number, encoded)) for number, one in enumerate(drawn))
+        if any(self._obstacle(clip, own) is not None for clip, own in [(whole, encoded), *alone]):
+            return False
+        movie = gpu_movie(whole, encoded)
+        if movie is None:
+            return False
+        shown = whole.recipe.position.astype(np.int64)
+        nvdec = NvdecClip(packets=movie, wanted=shown.astype(np.int32))
+        for clip, one, ranks in zip(clips, drawn, group.ranks, strict=True):
+            position = one.clip.recipe.position.astype(np.int64)
+            clip.movie = nvdec
+            clip.order = np.where(position == PAD, PAD, np.searchsorted(shown, ranks[np.maximum(position, 0)]))
+        return True
+
+    def _fits_gpu(self, drawn: "_Drawn") -> bool:
+        """Return whether a GPU can make the frames of a clip, if it can decode the clip."""
+        return drawn.pixels.dtype == "uint8" and (self._options.windows or drawn.cutout.is_whole)
+
+    def _obstacle(self, clip: Clip, encoded: EncodedClip) -> str | None:
+        """Return the reason why NVDEC must not decode a clip, or None if it may."""
+        return gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour)
+
+    def _fetch(self, wanted: ClipRequest, ask: Ask | None) -> Fetched:
+        begun = time.perf_counter()
+        drawn = self._drawn(wanted.number)
+        clip, pixels = drawn.clip, drawn.pixels
+        encoded = self._dataset.sources.read(clip)
+        fetched = self._fetched(
+            drawn,
             cost=clip_cost(clip),
-            read_seconds=time.perf_counter() - begun,
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        is_fit = pixels.dtype == "uint8" and (self._options.windows or fetched.cutout is None)
-        is_for_gpu = wanted.on_gpu is not False and is_fit and self._prepare(fetched, clip, encoded)
+        fetched.read_seconds = time.perf_counter() - begun
+        is_for_gpu = wanted.on_gpu is not False and self._fits_gpu(drawn) and self._prepare(fetched, clip, encoded)
         if is_for_gpu and wanted.on_gpu is None and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
-            # A transform may return any object. `sendable` converts it for sending to another process.
-            frames = pixels.decoded(clip, encoded, cutout)
-            finished = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
-            fetched.frames = self._placed(finished, ask)
+            fetched.frames = self._placed(drawn.finished(pixels.decoded(clip, encoded, drawn.cutout)), ask)
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
 
     def _placed(self, frames: Any, ask: Callable[[Any], Any] | None) -> Any:
-        """Finish frames and write them to the place that the loader gives. Return the place, or else the frames."""
-        if self._options.finish is not None and isinstance(frames, np.ndarray):
-            frames = finished_clip(frames, self._options.finish)
+        """Write frames to the place that the loader gives. Return the place, or else the frames."""
         # A dataset's transform may return anything, such as masked arrays or numbers in another order of bytes.
         if ask is None or type(frames) is not np.ndarray or frames.nbytes < SHARED_FROM:
             return frames
@@ -230,7 +438,7 @@ class Fetcher:
             edges = encoded.packet_first
             fetched.images = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
         else:
-            if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
+            if self._obstacle(clip, encoded) is not None:
                 return False
             movie = gpu_movie(clip, encoded)
             if movie is None:

@@ -9,9 +9,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,28 @@ PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run
 Decoded = tuple[Fetched, Any]
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
-    batch: int
-    place: int = field(compare=False)
-    clip: Fetched = field(compare=False)
-    done: Future[Decoded | None] = field(compare=False)
+    """Clips that wait for a decoder. If there are several, they have the same movie.
+
+    Attributes:
+        places: The key of each clip's batch, and the index of the clip in the batch.
+        clips: The clips.
+        done: The futures of the clips with their frames.
+    """
+
+    places: list[tuple[int, int]]
+    clips: list[Fetched]
+    done: list[Future[Decoded | None]]
+
+    def without_cancelled(self) -> "_Waiting":
+        """Return the clips that were not cancelled. They cannot be cancelled any more."""
+        kept = [index for index, future in enumerate(self.done) if future.set_running_or_notify_cancel()]
+        return _Waiting(
+            [self.places[index] for index in kept],
+            [self.clips[index] for index in kept],
+            [self.done[index] for index in kept],
+        )
 
 
 class DecodingThreads:
@@ -60,17 +76,16 @@ class DecodingThreads:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, batch: int, place: int, clip: Fetched) -> Future[Decoded | None]:
-        """Return the future of a clip with its frames. Its result is None if neither GPU nor CPU can decode the clip.
+    def submit(self, clips: Sequence[tuple[int, int, Fetched]]) -> list[Future[Decoded | None]]:
+        """Return the futures of clips with their frames. A result is None if neither GPU nor CPU can decode the clip.
 
-        The future raises RuntimeError if the GPU's memory is full, and the exceptions of `ClipSupply.decoded_by_cpu`.
+        A future raises RuntimeError if the GPU's memory is full, and the exceptions of `ClipSupply.decoded_by_cpu`.
 
         Args:
-            batch: The key of the batch.
-            place: The index of the clip in the batch.
-            clip: The clip.
+            clips: (key of the batch, index of the clip in the batch, clip) of a clip, or of clips with the same movie.
         """
-        waiting = _Waiting(batch, place, clip, Future())
+        places = [(batch, place) for batch, place, _ in clips]
+        waiting = _Waiting(places, [clip for *_, clip in clips], [Future() for _ in clips])
         with self._changed:
             self._waiting.append(waiting)
             self._changed.notify()
@@ -81,7 +96,8 @@ class DecodingThreads:
         with self._changed:
             self._closed = True
             for waiting in self._waiting:
-                waiting.done.cancel()
+                for future in waiting.done:
+                    future.cancel()
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
@@ -100,26 +116,28 @@ class DecodingThreads:
                 self._changed.wait_for(lambda: len(self._waiting) >= fewest or self._closed, PATIENCE)
                 if self._closed:
                     return []
-                self._waiting.sort()
+                self._waiting.sort(key=lambda waiting: waiting.places[0][0])
                 taken, self._waiting = self._waiting[:most], self._waiting[most:]
-                part = [waiting for waiting in taken if waiting.done.set_running_or_notify_cancel()]
+                part = [left for waiting in taken if (left := waiting.without_cancelled()).done]
                 if part:
                     return part
 
     def _decode(self, part: list[_Waiting], decode: DecodeClips) -> None:
         seconds: Counter[int] = Counter()
         for waiting in part:
-            seconds[waiting.batch] += waiting.clip.cost.gpu  # type: ignore[assignment]
+            for (batch, _), clip in zip(waiting.places, waiting.clips, strict=True):
+                seconds[batch] += clip.cost.gpu  # type: ignore[assignment]
         measured = contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds)
         try:
             with measured:
                 found = self._decode_together(part, decode)
         except BaseException as error:  # the futures raise the error, and the thread continues
             for waiting in part:
-                waiting.done.set_exception(error)
+                for future in waiting.done:
+                    future.set_exception(error)
             return
-        for waiting, decoded in zip(part, found, strict=True):
-            waiting.done.set_result(decoded)
+        for future, decoded in zip((future for waiting in part for future in waiting.done), found, strict=True):
+            future.set_result(decoded)
 
     def _decode_together(self, part: list[_Waiting], decode: DecodeClips) -> list[Decoded | None]:
         """Return each clip with its frames, or None for a clip that neither GPU nor CPU can decode."""
@@ -130,32 +148,34 @@ class DecodingThreads:
                 raise
             LOG.warning("a decoder on the GPU failed on several clips, which are decoded one by one: %s", error)
             self._supply.report.add(retried="batch")
-            return [self._decode_alone(waiting, decode) for waiting in part]
+            return [decoded for waiting in part for decoded in self._decode_alone(waiting, decode)]
 
     def _decoded(self, part: list[_Waiting], decode: DecodeClips) -> list[Decoded]:
         """Decode clips on the GPU, and return them with their frames."""
 
-        def keep(distinct: list[Any], numbers: list[int]) -> list[Any]:
-            own = [part[number] for number in numbers]
-            places = [(waiting.batch, waiting.place) for waiting in own]
-            return self._frames.kept(distinct, [waiting.clip for waiting in own], places)
+        clips = [clip for waiting in part for clip in waiting.clips]
+        places = [place for waiting in part for place in waiting.places]
 
-        clips = [waiting.clip for waiting in part]
+        def keep(distinct: list[Any], numbers: list[int]) -> list[Any]:
+            return self._frames.kept(
+                distinct, [clips[number] for number in numbers], [places[number] for number in numbers]
+            )
+
         return list(zip(clips, decode(clips, self._supply.report, keep), strict=True))
 
-    def _decode_alone(self, waiting: _Waiting, decode: DecodeClips) -> Decoded | None:
-        """Decode a single clip on the GPU. If the GPU fails, let a worker decode the clip."""
-        clip = waiting.clip
+    def _decode_alone(self, waiting: _Waiting, decode: DecodeClips) -> list[Decoded | None]:
+        """Decode one movie on the GPU. If the GPU fails, let workers decode its clips."""
         try:
-            return self._decoded([waiting], decode)[0]
+            return list(self._decoded([waiting], decode))
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
-            name = printable(clip.item["clip_id"])
-            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU decodes instead: %s", name, error)
-            self._supply.report.add(retried="clip")
-        other = self._supply.decoded_by_cpu(clip.number, replaceable=self._replaceable)
-        return None if other is None else (other, self._frames.given(other))
+            for clip in waiting.clips:
+                name = printable(clip.item["clip_id"])
+                LOG.warning("a decoder on the GPU failed on clip %s, which the CPU decodes instead: %s", name, error)
+                self._supply.report.add(retried="clip")
+        others = [self._supply.decoded_by_cpu(clip.number, replaceable=self._replaceable) for clip in waiting.clips]
+        return [None if other is None else (other, self._frames.given(other)) for other in others]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +238,10 @@ class BatchMaker:
             self._threads = ThreadPoolExecutor(options.ahead + 1, thread_name_prefix="framedex-batch")
         self._gpu = DecodingThreads(frames, supply, balance, replaceable=views is None)  # no threads without decoders
         self._as_torch = tensor_maker() if to_torch else None
+
+    def decode_together(self, clips: Sequence[tuple[int, int, Fetched]]) -> Sequence[Future[Decoded | None]]:
+        """Decode clips with the same movie on the GPU, as `DecodingThreads.submit` does."""
+        return self._gpu.submit(clips)
 
     def begin(self, batch: Batch) -> None:
         """If threads make batches, start a thread that makes this batch while its clips arrive."""
@@ -358,8 +382,10 @@ class BatchMaker:
                 clip = self._supply.take(batch.numbers[place], batch.fetched[place], replaceable=batch.views is None)
                 if clip is None or clip.frames is not None:
                     decoded[place] = None if clip is None else (clip, self._given(clip))
+                elif clip.decoding is not None:
+                    on_gpu[place] = clip.decoding
                 else:
-                    on_gpu[place] = self._gpu.submit(batch.key, place, clip)
+                    (on_gpu[place],) = self._gpu.submit([(batch.key, place, clip)])
             decoded |= {place: future.result() for place, future in on_gpu.items()}
         finally:
             for future in on_gpu.values():

@@ -104,9 +104,9 @@ class Rooms:
         self._lock = threading.Lock()
 
     def begin(self, batch: int, clips: int) -> None:
-        """Allow decoders to ask for room for a batch with this number of clips."""
+        """Allow decoders to ask for room for a batch with this number of clips, unless they may already."""
         with self._lock:
-            self._rooms[batch] = clips
+            self._rooms.setdefault(batch, clips)
 
     def grant(self, batch: int, place: int, request: RoomRequest) -> tuple[Placed, Room] | None:
         """Return room for a clip, or None if there is none. `wrote` must be called when the frames are written.

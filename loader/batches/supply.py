@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from framedex.errors import DecodeError, internal_error
 from framedex.execution.spawning import leave_out_pandas, spawning
-from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, replacements
+from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, GroupRequest, LoaderReport, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
 from framedex.loader.batches.frames import JoinsViews, LoaderOptions
 from framedex.loader.batches.slots import SHARED_FROM
@@ -315,7 +315,7 @@ class ClipSupply:
         own_code: bool = False,
     ) -> None:
         self.dataset = dataset
-        self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
+        self.pool: WorkerPool[ClipRequest | GroupRequest, Any] = WorkerPool(
             Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )
         self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
@@ -329,6 +329,21 @@ class ClipSupply:
             answer: A function that answers the worker's questions.
         """
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu), answer)
+
+    def submit_group(
+        self, numbers: list[int], *, on_gpu: bool | None, answer: Answer
+    ) -> Future[list[Fetched | Fault | None]]:
+        """Let a worker fetch clips of one medium, and decode them together if possible.
+
+        Args:
+            numbers: The numbers of the clips, in the order in which they are needed.
+            on_gpu: As for `submit`.
+            answer: A function that answers the worker's questions.
+
+        Returns:
+            The future of the clips. A clip that was not decoded together with the first one is None.
+        """
+        return self.pool.submit(GroupRequest(numbers=numbers, on_gpu=on_gpu), answer)
 
     def take(self, number: int, future: Future[Fetched | Fault], *, replaceable: bool = True) -> Fetched | None:
         """Wait for a submitted clip. Return the clip or its replacement, or None if the clip is skipped.

@@ -59,22 +59,26 @@ class GpuDecoder:
         return [frames[place] for place in range(len(clips))]
 
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
-        """Return the distinct frames of each video clip, uint8 [unique, H, W, 3]."""
-        movies = [clip.movie for clip in clips if clip.movie is not None]
+        """Return the distinct frames of each clip's movie, uint8 [unique, H, W, 3]."""
+        own = [clip.movie for clip in clips if clip.movie is not None]
+        by_movie = {id(movie): clip for clip, movie in zip(clips, own, strict=True)}  # clips with one movie are alike
+        movies = list({id(movie): movie for movie in own}.values())
         packets = [movie.packets for movie in movies]
-        parts = [None if clip.cutout is None else clip.cutout.part for clip in clips]
-        kinds = [(clip.size, part) for clip, part in zip(clips, parts, strict=True)]
+        distinct = list(by_movie.values())
+        parts = [None if clip.cutout is None else clip.cutout.part for clip in distinct]
+        kinds = [(clip.size, part) for clip, part in zip(distinct, parts, strict=True)]
         together = groups(packets, kinds, most_packets=self._movies.most_packets)
         feeds = [
             movie_feed([packets[n] for n in group], [movies[n].wanted for n in group], parts[group[0]])
             for group in together
         ]
-        outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
+        outputs = self._movies.run(feeds, [distinct[group[0]].size for group in together])
         decoded = [tensor for output in outputs for tensor in tensors_of(output)]
-        by_clip: dict[int, Tensor] = {}
+        found: dict[int, Tensor] = {}
         for group, frames in zip(together, decoded, strict=True):
-            by_clip |= dict(zip(group, torch.split(frames, [len(movies[n].wanted) for n in group]), strict=True))
-        return [by_clip[number] for number in range(len(clips))]
+            lengths = [len(movies[number].wanted) for number in group]
+            found |= zip((id(movies[number]) for number in group), torch.split(frames, lengths), strict=True)
+        return [found[id(movie)] for movie in own]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Return the distinct images of each clip of images, uint8 [unique, H, W, 3]."""

@@ -256,14 +256,14 @@ class PixelOptions:
         if clip.audio is not None:
             parts.append((audio_bytes(clip), audio_text(clip.audio)))
         if cutout is not None:
-            parts.append(self._frame_bytes(cutout, len(clip.frames)))
+            parts.append(self._frame_part(cutout, len(clip.frames)))
         self._check_parts(parts, clip.clip_id)
 
     def fit_together(self, group: JoinedClips, cutouts: Sequence[Cutout]) -> bool:
         """Return whether clips that are decoded together take no more memory than `clip_bytes` allows for one clip."""
         need = self._packet_bytes(group.whole)
         for clip, cutout in zip(group.clips, cutouts, strict=True):
-            need += self._frame_bytes(cutout, len(clip.frames))[0]
+            need += self.frame_bytes(cutout, len(clip.frames))
             need += 0 if clip.audio is None else audio_bytes(clip)
         return need <= self._most_bytes
 
@@ -277,11 +277,15 @@ class PixelOptions:
     def _most_bytes(self) -> int:
         return usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
 
-    def _frame_bytes(self, cutout: Cutout, frames: int) -> tuple[int, str]:
+    def frame_bytes(self, cutout: Cutout, frames: int) -> int:
+        """Return the number of bytes of a clip's decoded frames."""
+        samples = math.prod((*cutout.leading, frames, *cutout.size, RGB.channels))
+        return samples * (1 if self.dtype == "uint8" else 2)
+
+    def _frame_part(self, cutout: Cutout, frames: int) -> tuple[int, str]:
         height, width = cutout.size
         count = math.prod(cutout.leading) * frames
-        size = count * height * width * RGB.channels * (1 if self.dtype == "uint8" else 2)
-        return size, f"{count:,} frames of {width} × {height}"
+        return self.frame_bytes(cutout, frames), f"{count:,} frames of {width} × {height}"
 
     def _check_parts(self, parts: list[tuple[int, str]], name: str) -> None:
         need, most = sum(size for size, _ in parts), self._most_bytes
@@ -312,7 +316,7 @@ class PixelOptions:
             draw: The source of random numbers.
         """
         cutout = self.cutout(medium, frames, draw)
-        self._check_parts([self._frame_bytes(cutout, frames)], draw.name)
+        self._check_parts([self._frame_part(cutout, frames)], draw.name)
         form = {"uint8": RGB, "uint16": DEEP}.get(self.dtype) or raw_form(medium)
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)
 

@@ -1,0 +1,341 @@
+"""ClipLoader with ClipSampler(share=…): clips that are decoded together are those that are decoded alone."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import framedex
+from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, Framing, MultiViewDataset
+from framedex.errors import DecodeError, FramedexError
+from framedex.loader.batches.faults import Fault, GroupSizes, LoaderReport, OfMember
+from framedex.loader.batches.rooms import RoomRequest, Rooms
+from framedex.loader.batches.shared import Later, SharedClips
+from tests.support.counted import some
+from tests.support.depth import EXAMPLES
+from tests.support.media import Recipe, encode, garble_packet, read_barcode
+
+NAMES = ("h264_default.mp4", "h264_b_pyramid.mkv", "hevc_open_gop.mp4")
+POLICY = {"policy": "windows", "frames": 6, "stride": 1, "step": 2}
+SIZE = (64, 96)
+
+
+@pytest.fixture(scope="module")
+def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an index of three videos."""
+    place = tmp_path_factory.mktemp("shared") / "INDEX"
+    framedex.index([medium(name) for name in NAMES], place, workers=0, progress=False)
+    return place
+
+
+def shared(dataset: Any, **how: Any) -> ClipSampler:
+    return ClipSampler(dataset, **({"shuffle": True, "share": 6, "window": 3, "seed": 5} | how))
+
+
+def check(dataset: ClipDataset | ConcatClips, batches: Sequence[Any], *, size: bool = True) -> list[str]:
+    """Check that each clip of batches is the clip of the dataset. Return their names."""
+    alone = {item["clip_id"]: item for item in (dataset[number] for number in range(len(dataset)))}
+    names = []
+    for batch in some(batches):
+        for place, name in enumerate(batch["clip_id"]):
+            names.append(name)
+            for key in ("frames", "frame_index", "mask", "seconds"):
+                np.testing.assert_array_equal(batch[key][place], alone[name][key], key)
+    return names
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no workers": {"num_workers": 0, "batch_size": 5},
+    "workers": {"num_workers": 2, "batch_size": 4},
+    "large batches": {"num_workers": 2, "batch_size": 20, "last": "drop"},
+    "little memory": {"num_workers": 1, "batch_size": 4, "share_memory": "500kB"},
+    "no memory": {"num_workers": 1, "batch_size": 4, "share_memory": 0},
+}
+FRAMINGS: dict[str, dict[str, Any]] = {
+    "size": {"size": SIZE},
+    "random crops": {"framing": Framing(size=(40, 40), scale=(0.3, 1.0), flip=0.5), "layout": "FCHW"},
+    "windows": {"framing": Framing(crop=(32, 48), position="five"), "dtype": "uint16"},
+}
+
+
+@pytest.mark.parametrize("how", OPTIONS)
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_frames_are_those_of_single_clips(videos: Path, framing: str, how: str) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, **FRAMINGS[framing])
+    loader = ClipLoader(dataset, sampler=shared(dataset), output="numpy", **OPTIONS[how])
+    for epoch in range(2):
+        batches = [{key: np.array(value) for key, value in batch.items()} for batch in loader]
+        dataset.set_epoch(epoch)
+        names = check(dataset, batches)
+        assert len(set(names)) == len(names)
+        assert len(names) > len(dataset) - (20 if how == "large batches" else 1)
+    report, unshared = (
+        loader.report,
+        sum(len(clip.recipe.packet_size) for clip in map(dataset.clip, range(len(dataset)))),
+    )
+    loader.close()
+    if how != "no memory":
+        assert report.packets < (0.9 if how == "little memory" else 0.45) * 2 * unshared
+    assert report.waiting_bytes <= {"little memory": 500_000, "no memory": 0}.get(how, 2 << 30)
+    if how == "no workers":  # with workers, all batches of this small dataset have begun before a group is decoded
+        assert report.waiting_bytes > 0
+
+
+def test_each_picture_is_decoded_about_once(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, {**POLICY, "step": 6}, size=SIZE)
+    alone, together = (
+        ClipLoader(dataset, sampler=ClipSampler(dataset, shuffle=True, share=share), batch_size=4)
+        for share in (None, 100)
+    )
+    for batch in some(together):
+        assert batch["frames"].shape[1:] == (6, *SIZE, 3)
+    assert len(list(alone)) > 5
+    assert together.report.frames == alone.report.frames
+    assert together.report.packets <= 1.05 * together.report.frames < alone.report.packets
+
+
+def test_too_little_memory_is_said_once(videos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=4, share_memory="1MB")
+    with caplog.at_level(logging.WARNING):
+        assert len(list(loader)) == len(loader)
+    (message,) = [record.getMessage() for record in caplog.records if "share_memory" in record.getMessage()]
+    assert "suffices for 2 later batches of 0.000 GiB (4 clips" in message
+    assert 0 < loader.report.waiting_bytes <= 1_000_000
+
+
+def test_interrupted_and_interleaved_iterations_have_their_own_clips(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=3, num_workers=2, output="numpy")
+    for _ in range(3):
+        check(dataset, [{key: np.array(value) for key, value in next(iter(loader)).items()}])
+    one, other = iter(loader), iter(loader)
+    taken: list[Any] = []
+    for _ in range(6):
+        taken += [{key: np.array(value) for key, value in next(it).items()} for it in (one, other)]
+    check(dataset, taken)
+    del one, other
+    loader.close()
+
+
+def test_elastic_and_resumed_runs_have_each_clip_once(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    names: list[str] = []
+    state: dict[str, Any] | None = None
+    for world, steps in ((2, 2), (3, 1), (1, 3), (2, 100)):
+        loaders = [
+            ClipLoader(
+                dataset,
+                sampler=shared(dataset, rank=rank, world_size=world, uneven="allow"),
+                batch_size=4,
+                num_workers=rank,
+                output="numpy",
+            )
+            for rank in range(world)
+        ]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+            names += check(dataset, list(itertools.islice(loader, steps)))
+        state = loaders[0].state_dict()
+        for loader in loaders:
+            loader.close()
+    assert sorted(names) == sorted(dataset.column("clip_id").tolist())
+
+
+def test_a_killed_worker_does_not_lose_or_change_a_clip(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=3, num_workers=2, output="numpy")
+    batches: list[Any] = []
+    for batch in loader:
+        batches.append({key: np.array(value) for key, value in batch.items()})
+        if len(batches) in (2, 5):
+            os.kill(loader._batches.process_ids[0], signal.SIGKILL)
+    assert sorted(check(dataset, batches)) == sorted(dataset.column("clip_id").tolist())
+    loader.close()
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
+    folder = tmp_path_factory.mktemp("broken")
+    video = folder / "broken.mp4"
+    encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
+    garble_packet(video, video, 10, folder / "WHOLE")
+    framedex.index(video, folder / "INDEX", depth="packets", workers=0, progress=False)
+    return folder / "INDEX"
+
+
+def decodes(dataset: ClipDataset, number: int) -> bool:
+    try:
+        return bool(dataset[number])
+    except DecodeError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_only_the_clips_that_do_not_decode_are_left_out(broken: Path, workers: int) -> None:
+    dataset = ClipDataset.from_index(broken, POLICY)
+    right = [number for number in range(len(dataset)) if decodes(dataset, number)]
+    assert 0 < len(right) < len(dataset) - 2
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "output": "numpy"}
+    loader = ClipLoader(dataset, sampler=shared(dataset, spread=False), on_error="skip", **options)
+    shown = [frames for batch in loader for frames in zip(batch["clip_id"], batch["frames"].copy(), strict=True)]
+    assert loader.report.failures == {"undecodable": len(dataset) - len(right)}
+    loader.close()
+    for number in right:
+        item = dataset[number]
+        assert any(name == item["clip_id"] and np.array_equal(frames, item["frames"]) for name, frames in shown)
+    raising = ClipLoader(dataset, sampler=shared(dataset), **options)
+    with pytest.raises(DecodeError, match="clip"):
+        list(raising)
+    raising.close()
+
+
+def test_draws_from_joined_datasets_show_the_frames_that_they_name(videos: Path) -> None:
+    parts = [ClipDataset.from_index(videos, {**POLICY, "frames": 4}, where=f"uri == {name!r}") for name in NAMES[:2]]
+    dataset = ConcatClips(parts)
+    sampler = shared(dataset, weights=np.arange(len(dataset)) % 3, length=60)
+    loader = ClipLoader(dataset, sampler=sampler, batch_size=5, num_workers=1, output="numpy", collate="list")
+    seen = 0
+    for batch in loader:
+        for frames, numbers in zip(batch["frames"], batch["frame_index"], strict=True):
+            shown = numbers[numbers >= 0].tolist()
+            assert [read_barcode(frame) for frame in frames[: len(shown)]] == shown
+            seen += 1
+    assert seen == 60
+    assert loader.report.packets < 4 * 60
+    loader.close()
+
+
+def test_views_are_refused(tmp_path: Path) -> None:
+    class Views(MultiViewDataset):
+        def __init__(self) -> None:
+            self.clips = SimpleNamespace(pixels=None)
+
+        def __len__(self) -> int:
+            return 8
+
+        def places(self, kind: Any) -> Any:
+            return np.zeros(8, np.int64)
+
+    views = Views()
+    with pytest.raises(FramedexError, match="several views"):
+        ClipLoader(views, sampler=ClipSampler(views, share=4))
+
+
+@pytest.mark.parametrize("wrong", ["a lot", -1, 1.5, True, None])
+def test_wrong_memory_is_refused(videos: Path, wrong: Any) -> None:
+    with pytest.raises(FramedexError, match="share_memory is not a number of bytes"):
+        ClipLoader(ClipDataset.from_index(videos, POLICY), share_memory=wrong)
+
+
+class Supply:
+    """A supply whose tasks wait until the test answers them."""
+
+    def __init__(self) -> None:
+        self.report = LoaderReport()
+        self.tasks: list[tuple[list[int], Callable[[Any], Any], Future[Any]]] = []
+
+    def submit_group(self, numbers: list[int], *, on_gpu: bool | None, answer: Callable[[Any], Any]) -> Future[Any]:
+        task: Future[Any] = Future()
+        self.tasks.append((numbers, answer, task))
+        return task
+
+    def finish(self, index: int, known: int) -> list[int]:
+        """Finish a task with its first clips, of which the budget may allow fewer. Return their numbers."""
+        numbers, answer, task = self.tasks.pop(index)
+        if not task.set_running_or_notify_cancel():
+            return []
+        done = min(max(1, known), answer(GroupSizes([100] * len(numbers))))
+        task.set_result(
+            [
+                Fault(number=number, kind="error", message="") if place < done else None
+                for place, number in enumerate(numbers)
+            ]
+        )
+        return numbers[:done]
+
+
+@settings(max_examples=3 * EXAMPLES)
+@given(data=st.data(), size=st.integers(1, 4), share=st.integers(2, 6), most=st.integers(0, 8))
+def test_each_clip_is_decoded_once_whatever_order_tasks_end_in(data: Any, size: int, share: int, most: int) -> None:
+    supply = Supply()
+    found = SharedClips(
+        supply,
+        None,
+        None,
+        lambda clips: [],
+        batch_size=size,
+        most_bytes=most * size * 100,  # type: ignore[arg-type]
+    )
+    media = type("Media", (), {"__len__": lambda self: 40, "places": lambda self, kind: np.arange(40) // 10})()
+    sampler = ClipSampler(media, shuffle=True, share=share, window=data.draw(st.integers(1, 5)))
+    numbers = list(sampler)
+    waiting: dict[int, Future[Any]] = {}
+    decoded: list[int] = []
+    for batch in range(40 // size):
+        own = numbers[batch * size : (batch + 1) * size]
+        assert found.fits(batch + 1, own)
+        futures = found.begin(batch + 1)
+        for place in range(size):
+            if place not in futures:
+                later = [
+                    Later(index // size - batch, index % size, number)
+                    for index, number in sampler.decoded_with(batch * size + place)
+                    if index < 40 // size * size
+                ]
+                futures |= found.submit(batch + 1, place, own[place], later, on_gpu=False)
+        waiting |= {number: futures[place] for place, number in enumerate(own)}
+        while supply.tasks and data.draw(st.booleans()):
+            index = data.draw(st.integers(0, len(supply.tasks) - 1))
+            decoded += supply.finish(index, data.draw(st.integers(1, share)))
+    while supply.tasks:
+        decoded += supply.finish(0, share)
+    assert sorted(decoded) == sorted(waiting)  # each once
+    assert {number: future.result(timeout=0).number for number, future in waiting.items()} == {n: n for n in waiting}
+    assert supply.report.waiting_bytes <= most * size * 100
+    assert found.forget() == 0
+
+
+def test_clips_that_are_forgotten_get_no_memory_and_keys_are_not_used_again() -> None:
+    class Slots:
+        numbers = ()
+
+        def take_spare(self, size: int) -> Any:
+            raise AssertionError("no room may be granted")
+
+    supply = Supply()
+    rooms = Rooms(Slots())  # type: ignore[arg-type]
+    found = SharedClips(
+        supply,
+        rooms,
+        None,
+        lambda clips: [],
+        batch_size=2,
+        most_bytes=1 << 30,  # type: ignore[arg-type]
+    )
+    found.begin(1)
+    futures = found.submit(1, 0, 10, [Later(0, 1, 11), Later(4, 0, 12)], on_gpu=False)
+    assert sorted(futures) == [0, 1]
+    assert found.fits(5, [12, 13])
+    assert not found.fits(5, [13, 12])
+    assert not found.fits(5, [])
+    assert found.forget() == 5
+    ((numbers, answer, task),) = supply.tasks
+    assert numbers == [10, 11, 12]
+    rooms.begin(5, 2)  # another iteration would not use this key, but if it did, the old task must not write there
+    assert answer(OfMember(2, RoomRequest((1,), "uint8"))) is None
+    assert not task.cancelled()  # two clips are still needed
