@@ -1,0 +1,158 @@
+"""How fast ClipLoader delivers overlapping clips, alone and with `share`, in a shuffled order.
+
+Each row is a format (benchmarks/training_videos.py) with a sampling: windows of 16 consecutive frames that begin at
+every 16th frame, or of 16 frames that are a second apart and begin every 2 seconds. A dataset has several copies of a
+minute of video. Batches of 16 clips are delivered at 224×224. Each way has its own process.
+
+The fields of a row:
+- `videos`, `clips`: the number of copies of the video, and of clips in an epoch.
+- `media`: the mean number of distinct videos in a batch, by `share` of the sampler.
+- By way of decoding, then by `share`: `rates`, clips/s in turns of `--seconds` after a warm-up; `median`, their median;
+  `packets`, the number of packets decoded for each delivered frame; `waiting_mib`, the greatest memory of later batches
+  whose first clips were decoded; `decoded`, the number of clips by decoder.
+
+usage: python -m benchmarks.shared_loading FOLDER --out RESULTS [--only FORMAT] [--sampling NAME] [--way WAY]
+       (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; datasets are made in it)
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loader_datasets import framedex_command
+from benchmarks.row_file import Row, RowFile
+from benchmarks.training import BATCH, FRAMES, SIZE, WAYS, environment_of
+from benchmarks.training_videos import FORMATS, make_minute, video_path
+
+# By sampling, the distance of frames and of the begins of windows, in seconds. 0 stands for consecutive frames, and for
+# windows that follow one another.
+SAMPLINGS = {"16 consecutive": (0, 0), "1 fps": (1, 2)}
+VIDEOS = 64
+SHARES = (1, 8)
+TURNS = 3
+
+
+def dataset_path(folder: Path, name: str, sampling: str, videos: int) -> Path:
+    """Return the path of the dataset of windows of several copies of a video. It is made first."""
+    home = folder / "shared" / f"{video_path(folder, name).stem}-{videos}"
+    out = home / sampling.replace(" ", "_")
+    minute, index = home / "minute.mp4", home / "index"
+    if not index.exists():
+        (home / "videos").mkdir(parents=True, exist_ok=True)
+        minute = home / f"minute{video_path(folder, name).suffix}"
+        make_minute(video_path(folder, name), minute)
+        for number in range(videos):
+            os.link(minute, home / "videos" / f"{number:03d}{minute.suffix}")
+        framedex_command("index", home / "videos", "--out", index, "--depth", "packets")
+    if not (out / "dataset.json").exists():
+        apart, step = (seconds * FORMATS[name].fps for seconds in SAMPLINGS[sampling])
+        policy = {"policy": "windows", "frames": FRAMES, "stride": apart or 1, "step": step or FRAMES}
+        (home / f"{out.name}.yaml").write_text(json.dumps(policy), encoding="utf-8")
+        framedex_command("shard", index, "--policy", home / f"{out.name}.yaml", "--out", out)
+    return out
+
+
+def sampler_of(dataset: Any, share: int) -> Any:
+    """Return a sampler of a shuffled order."""
+    from framedex import ClipSampler
+
+    return ClipSampler(dataset, shuffle=True, seed=1, share=share if share > 1 else None)
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """Yield the batches of one epoch after the other."""
+    for _ in itertools.count():
+        yield from loader
+
+
+def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Row:
+    """Return the values of one way with one `share`."""
+    from framedex import ClipDataset, ClipLoader
+    from framedex.bench.measure import wait_for
+
+    dataset = ClipDataset(path, size=SIZE)
+    decode, workers = WAYS[way]
+    loader = ClipLoader(
+        dataset,
+        batch_size=BATCH,
+        device=device,
+        decode=decode,  # type: ignore[arg-type]
+        num_workers=min(workers, os.cpu_count() or 1),
+        sampler=sampler_of(dataset, share),
+    )
+    batches, rates = endless(loader), []
+    for turn in range(TURNS + 1):  # the first one is a warm-up
+        count, begun = 0, time.perf_counter()
+        while not count or time.perf_counter() - begun < (seconds if turn else 2 * seconds):
+            wait_for(next(batches)["frames"])
+            count += 1
+        rates.append(count * BATCH / (time.perf_counter() - begun))
+    report = loader.report
+    found = {
+        "rates": [round(rate, 1) for rate in rates[1:]],
+        "median": round(statistics.median(rates[1:]), 1),
+        "packets": round(report.packets / report.frames, 3),
+        "waiting_mib": report.waiting_bytes >> 20,
+        "decoded": dict(report.decoded),
+        "media": round(sampler_of(dataset, share).distinct_media(BATCH), 2),
+        "clips": len(dataset),
+    }
+    loader.close()
+    return found
+
+
+def child(*arguments: object) -> Row:
+    """Return the values that another process measured, or the reason why there are none."""
+    command = [sys.executable, "-m", "benchmarks.shared_loading", "--child", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        return {"reason": f"its process ended with {done.returncode}: {done.stderr[-600:]}"}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        path, way, share, seconds, device = sys.argv[2:]
+        print(json.dumps(measure(Path(path), way, int(share), float(seconds), device)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
+    parser.add_argument("--sampling", action="append", default=[], choices=list(SAMPLINGS))
+    parser.add_argument("--way", action="append", default=[], choices=list(WAYS))
+    parser.add_argument("--videos", type=int, default=VIDEOS)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    options = parser.parse_args()
+    folder = options.folder.absolute()
+    setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "videos": options.videos, "ways": WAYS}
+    setup |= {"turns": TURNS, "seconds": options.seconds}
+    rows = RowFile(options.out, environment_of(options.device, "nvidia-dali-cuda120", "torch", "av"), setup)
+    for sampling, name in itertools.product(options.sampling or SAMPLINGS, options.only or FORMATS):
+        if rows.has(format=name, sampling=sampling):
+            continue
+        path = dataset_path(folder, name, sampling, options.videos)
+        row: Row = {"format": name, "sampling": sampling}
+        for way in options.way or WAYS:
+            found = {share: child(path, way, share, options.seconds, options.device) for share in SHARES}
+            row["clips"] = found[1].pop("clips", None)
+            found[SHARES[-1]].pop("clips", None)
+            row["media"] = {share: values.pop("media", None) for share, values in found.items()}
+            row[way] = found
+            print(name, sampling, way, found, file=sys.stderr, flush=True)
+        rows.add(row)
+
+
+if __name__ == "__main__":
+    main()
