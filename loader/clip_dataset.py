@@ -23,6 +23,7 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.execution.spawning import SharedNumber
+from framedex.loader.arguments import check_counts
 from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import OnError, read_or_replaced
 from framedex.loader.batches.fetch import Decode
@@ -152,6 +153,7 @@ class ClipDataset(ColumnsOfClips):
         seed: int | None = None,
         keep_damaged: bool = False,
         audio: bool | AudioOptions = False,
+        repeat: int = 1,
         root: Root | None = None,
         allow_remote: bool = False,
         where: Where | None = None,
@@ -175,6 +177,9 @@ class ClipDataset(ColumnsOfClips):
                 draws use the seed in the policy, and crops and the transform use the seed 0.
             keep_damaged: whether clips may have frames of damaged GOPs.
             audio: whether clips have audio. AudioOptions also sets the rate, channels and length of the audio.
+            repeat: the number of times that the dataset has each clip, one after the other. They differ in their random
+                draws: an epoch has the draws of `repeat` consecutive epochs of a dataset without repetition. With
+                `ClipSampler(share=…)`, pictures that they have in common are decoded once.
             root: where the sources are now, if they moved, as for `ClipDataset`.
             allow_remote: whether sources may lie in another store than the index.
             where: a filter for clips, as for `ClipDataset`.
@@ -196,6 +201,7 @@ class ClipDataset(ColumnsOfClips):
         from framedex.sharder.policies.reading import with_seed
 
         _check_on_error(on_error)
+        check_counts(repeat=(repeat, 1))
         options = ItemOptions.of("ClipDataset.from_index", on_error, seed or 0, items)
         plans = ClipPlans(
             place(index, cache),
@@ -205,7 +211,8 @@ class ClipDataset(ColumnsOfClips):
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._set_clips(ChosenClips(plans, options, where=where, labels=labels, cache=cache), checked_epoch(epoch))
+        clips = ChosenClips(plans, options, where=where, labels=labels, cache=cache, repeat=repeat)
+        dataset._set_clips(clips, checked_epoch(epoch))
         column = dataset.label_column or LABEL
         if column in plans.columns and SPLIT in plans.columns:
             table = pa.table({name: plans.column(name) for name in (column, SPLIT)})
@@ -284,6 +291,11 @@ class ClipDataset(ColumnsOfClips):
             FramedexError: `epoch` is negative or not a whole number.
         """
         self._epoch.set(checked_epoch(epoch))
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch that determines the random draws of clip `number`. It differs from `epoch` with `repeat`."""
+        repeat = self._clips.repeat
+        return self.epoch * repeat + number % repeat
 
     def failures(self) -> Iterator[Failure]:
         """Yield the clips that the policy selects but framedex cannot make, each with the reason.
@@ -380,9 +392,15 @@ class ClipDataset(ColumnsOfClips):
         """Return the table that joins clips to items of several views. This reads two columns of the manifest.
 
         Raises:
-            FramedexError: The dataset was made without `views`, so its clips cannot be joined.
+            FramedexError: The dataset was made without `views` or with `repeat`, so its clips cannot be joined.
             FormatError: The columns contradict each other.
         """
+        if self._clips.repeat > 1:
+            raise FramedexError(
+                "the clips of a dataset with `repeat` cannot be joined to items of several views",
+                found=f"repeat={self._clips.repeat}",
+                remedy="leave out repeat",
+            )
         views = self.origin.views()
         if views is None:
             raise FramedexError(
@@ -456,21 +474,23 @@ class ClipDataset(ColumnsOfClips):
         takes less time than its clips one by one. Together, they may take as much memory as `clip_bytes` allows for
         one clip; otherwise they are decoded one by one.
         """
-        wanted, epoch = list(numbers), self.epoch
-        own = type(self)
+        wanted, own = list(numbers), type(self)
         if self.decode != "cpu" or (own.__getitem__, own.item) != (ClipDataset.__getitem__, ClipDataset.item):
             return [self[number] for number in wanted]  # a subclass may return other items
         clips: dict[int, Clip] = {}  # by index in `wanted`, as the others
+        epochs: dict[int, int] = {}
         for index, number in enumerate(wanted):
             with contextlib.suppress(IndexError, *MEDIUM_ERRORS):  # raised below, where `on_error` has an effect
-                clips[index] = self.clip(number, epoch=epoch)
+                epochs[index] = self.epoch_of(number)
+                clips[index] = self.clip(number, epoch=epochs[index])
         ready: dict[int, dict[str, Any]] = {}
         indices = list(clips)
         for group in shared_groups(list(clips.values())):
             several = [indices[number] for number in group]
             if len(several) > 1:
                 try:
-                    for number, item in self._clips.items_together([clips[n] for n in several], epoch, self.sources):
+                    together = [clips[index] for index in several], [epochs[index] for index in several]
+                    for number, item in self._clips.items_together(*together, self.sources):
                         ready[several[number]] = item
                 except MEDIUM_ERRORS as error:  # clips that are missing are read one by one, which shows the wrong clip
                     LOG.debug("%d clips could not be decoded together: %r", len(several), error)
@@ -493,7 +513,7 @@ class ClipDataset(ColumnsOfClips):
 
     def _item(self, number: int, clip: Clip | None) -> dict[str, Any]:
         try:
-            return self._clips.item(clip or self.clip(number), self.epoch, self.sources)
+            return self._clips.item(clip or self.clip(number), self.epoch_of(number), self.sources)
         except (StaleError, DecodeError) as error:
             self.fit_remedy(error, number)
             raise
@@ -539,7 +559,7 @@ class ClipDataset(ColumnsOfClips):
         number = operator.index(number)
         if not -len(self) <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
-        return self._clips.clip(number % len(self), self.epoch if epoch is None else epoch)
+        return self._clips.clip(number % len(self), self.epoch_of(number) if epoch is None else epoch)
 
 
 def _check_on_error(on_error: str) -> None:

@@ -159,6 +159,11 @@ class ConcatClips:
         """The current epoch, which determines random draws."""
         return self.datasets[0].epoch
 
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch that determines the random draws of a clip, like `ClipDataset.epoch_of`."""
+        part, own = self.locate(number)
+        return self.datasets[part].epoch_of(own)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random draws of all datasets, like `ClipDataset.set_epoch`."""
         for dataset in self.datasets:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -123,13 +124,15 @@ class ChosenClips:
         where: The filter, as for ClipDataset.
         labels: The numbers of labels, as for ClipDataset.
         cache: The cache for object storage, as for ClipDataset.
+        repeat: The number of times that each clip occurs, as for `ClipDataset.from_index`.
 
     Attributes:
         source: The source of clips.
         options: The options for making items.
         files: The files from which packets are read.
         numbers: The numbers in the source of the clips that pass the filter, int64, ascending. None if there is no
-            filter.
+            filter and no repetition. With `repeat`, each number occurs so many times.
+        repeat: The number of times that each clip occurs.
         labels: The column of labels, and the numbers assigned to them. None if there are no labels.
 
     Raises:
@@ -144,12 +147,16 @@ class ChosenClips:
         where: Where | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
+        repeat: int = 1,
     ) -> None:
         warn_of_other_ffmpeg(str(source.path), tuple(source.ffmpeg))
         self.source, self.options, self.files = source, options, SourceFiles(cache)
         wanted = options.frame_columns
         self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
         self.numbers = None if where is None else clips_where(source, where, str(source.path))
+        self.repeat = repeat
+        if repeat > 1:
+            self.numbers = np.repeat(np.arange(len(source)) if self.numbers is None else self.numbers, repeat)
         self.labels = self._numbered_labels(labels)
         # All copies share `_has_warned`. A warning shows the line of the user's code that opened the dataset. This line
         # is recorded here, because it cannot be found in a worker process.
@@ -191,16 +198,16 @@ class ChosenClips:
         return shown | self.extra_values(clip, files) | describe(clip)
 
     def items_together(
-        self, clips: Sequence[Clip], epoch: int, files: SourceFiles
+        self, clips: Sequence[Clip], epochs: Sequence[int], files: SourceFiles
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (the index of a clip, its item) for clips of one medium that share pictures, which are decoded once.
 
-        Nothing is yielded if the clips cannot be decoded together.
+        Nothing is yielded if the clips cannot be decoded together. `epochs` has the epoch of each clip's random draws.
 
         Raises:
             StaleError, DecodeError, TransformError, FramedexError: As for `item`, for any of the clips.
         """
-        for number, shown in pictures_together(clips, files, pixels=self.options.pixels, epoch=epoch):
+        for number, shown in pictures_together(clips, files, pixels=self.options.pixels, epochs=epochs):
             yield number, shown | self.extra_values(clips[number], files) | describe(clips[number])
 
     def extra_values(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:

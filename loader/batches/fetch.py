@@ -58,9 +58,8 @@ class ReadableClips(Protocol):
 
     sources: SourceFiles
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that determines random draws."""
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch that determines the random draws of clip `number`."""
 
     def __len__(self) -> int: ...
 
@@ -94,7 +93,7 @@ def picture(
 
 
 def pictures_together(
-    clips: Sequence[Clip], sources: SourceFiles, *, pixels: PixelOptions, epoch: int
+    clips: Sequence[Clip], sources: SourceFiles, *, pixels: PixelOptions, epochs: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the entries of several items that come from their pictures, as `picture` returns them with decode="cpu".
 
@@ -104,7 +103,7 @@ def pictures_together(
         clips: Clips of one medium that share pictures. Shared pictures are read and decoded once.
         sources: The files from which packets are read.
         pixels: The options for frames.
-        epoch: The epoch that determines random draws.
+        epochs: The epoch of each clip, which determines its random draws.
 
     Yields:
         (the index of a clip, its entries), as soon as the clip is decoded.
@@ -115,7 +114,7 @@ def pictures_together(
     group = joined(clips)
     if group is None:
         return
-    draws = [pixels.draw(clip, epoch) for clip in clips]
+    draws = [pixels.draw(clip, epoch) for clip, epoch in zip(clips, epochs, strict=True)]
     cutouts = [pixels.cutout(clip.medium, len(clip.frames), draw) for clip, draw in zip(clips, draws, strict=True)]
     for clip, cutout in zip(clips, cutouts, strict=True):
         pixels.check_memory(clip, cutout)
@@ -312,7 +311,7 @@ class Fetcher:
         """Return a clip with its random draws. Raises DecodeError if it takes too much memory."""
         clip = self._dataset.clip(number)
         pixels = self._options.pixels_of(number)
-        draw = pixels.draw(clip, self._dataset.epoch)
+        draw = pixels.draw(clip, self._dataset.epoch_of(number))
         cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
         return _Drawn(number=number, clip=clip, pixels=pixels, draw=draw, cutout=cutout, finish=self._options.finish)
