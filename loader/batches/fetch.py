@@ -333,6 +333,8 @@ class Fetcher:
     ) -> Iterator[tuple[int, Fetched]]:
         """Yield (the index of a clip, the clip) for clips that are decoded together.
 
+        Nothing is yielded if a GPU decodes some of them alone, but cannot decode all of them together.
+
         Raises:
             StaleError, DecodeError, FramedexError: As for `picture`, for any of the clips.
         """
@@ -347,12 +349,18 @@ class Fetcher:
         clips = [self._fetched(one, **values) for one, values in zip(drawn, own, strict=True)]
         first, pixels = clips[0], drawn[0].pixels
         first.read_seconds = time.perf_counter() - begun
-        if wanted.on_gpu is not False and self._prepare_together(clips, drawn, group, encoded):
+        alone = [
+            wanted.on_gpu is not False and self._is_for_gpu(one, group.encoded(number, encoded))
+            for number, one in enumerate(drawn)
+        ]
+        if all(alone) and self._prepare_together(clips, drawn, group, encoded):
             if wanted.on_gpu or ask is None or ask(first.cost):
                 yield from enumerate(clips)
                 return
             for clip in clips:
                 clip.movie = clip.order = None
+        elif any(alone) and (wanted.on_gpu or medium.kind == IMAGES):
+            return
         decoded = decode_joined(
             group, encoded, [one.cutout for one in drawn], dtype=pixels.dtype, threads=pixels.threads
         )
@@ -364,18 +372,14 @@ class Fetcher:
     def _prepare_together(
         self, clips: Sequence[Fetched], drawn: Sequence["_Drawn"], group: JoinedClips, encoded: EncodedClip
     ) -> bool:
-        """Add the input of NVDEC to clips that are decoded together. Return False if the CPU must decode them.
+        """Add the input of NVDEC to clips that NVDEC can decode alone. Return False if it cannot decode them together.
 
-        NVDEC decodes them only if it would also decode each of them alone, so that the frames are the same, and if all
-        are scaled alike.
+        All of them must be scaled alike.
         """
         whole, parts = group.whole, [one.cutout.part for one in drawn]
-        if whole.medium.kind == IMAGES or not all(self._fits_gpu(one) for one in drawn):
-            return False
         if any((clip.size, part) != (clips[0].size, parts[0]) for clip, part in zip(clips, parts, strict=True)):
             return False
-        alone = ((one.clip, group.encoded(number, encoded)) for number, one in enumerate(drawn))
-        if any(self._obstacle(clip, own) is not None for clip, own in [(whole, encoded), *alone]):
+        if whole.medium.kind == IMAGES or self._obstacle(whole, encoded) is not None:
             return False
         movie = gpu_movie(whole, encoded)
         if movie is None:
@@ -388,12 +392,15 @@ class Fetcher:
             clip.order = np.where(position == PAD, PAD, np.searchsorted(shown, ranks[np.maximum(position, 0)]))
         return True
 
-    def _fits_gpu(self, drawn: "_Drawn") -> bool:
-        """Return whether a GPU can make the frames of a clip, if it can decode the clip."""
-        return drawn.pixels.dtype == "uint8" and (self._options.windows or drawn.cutout.is_whole)
+    def _is_for_gpu(self, drawn: "_Drawn", encoded: EncodedClip) -> bool:
+        """Return whether a GPU can decode a clip and make its frames."""
+        is_fit = drawn.pixels.dtype == "uint8" and (self._options.windows or drawn.cutout.is_whole)
+        return is_fit and self._obstacle(drawn.clip, encoded) is None
 
     def _obstacle(self, clip: Clip, encoded: EncodedClip) -> str | None:
-        """Return the reason why NVDEC must not decode a clip, or None if it may."""
+        """Return the reason why a GPU must not decode a clip, or None if it may."""
+        if clip.medium.kind == IMAGES:
+            return nvjpeg_obstacle(clip) if self._options.nvjpeg else "nvJPEG is not used"
         return gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour)
 
     def _fetch(self, wanted: ClipRequest, ask: Ask | None) -> Fetched:
@@ -408,7 +415,8 @@ class Fetcher:
             packets=len(clip.recipe.packet_size),
         )
         fetched.read_seconds = time.perf_counter() - begun
-        is_for_gpu = wanted.on_gpu is not False and self._fits_gpu(drawn) and self._prepare(fetched, clip, encoded)
+        is_for_gpu = wanted.on_gpu is not False and self._is_for_gpu(drawn, encoded)
+        is_for_gpu = is_for_gpu and self._prepare(fetched, clip, encoded)
         if is_for_gpu and wanted.on_gpu is None and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
@@ -427,18 +435,14 @@ class Fetcher:
         return frames if placed is None or not write(frames, placed) else placed
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
-        """Add the input for a decoder on the GPU to a fetched clip. Return False if the CPU must decode the clip."""
+        """Add the input for a decoder on the GPU to a clip without an obstacle. Return False if there is no movie."""
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:
-            if not self._options.nvjpeg or nvjpeg_obstacle(clip) is not None:
-                return False
             packet = np.argsort(clip.recipe.packet_rank)[unique]
             edges = encoded.packet_first
             fetched.images = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
         else:
-            if self._obstacle(clip, encoded) is not None:
-                return False
             movie = gpu_movie(clip, encoded)
             if movie is None:
                 return False
