@@ -20,9 +20,7 @@ from hypothesis import strategies as st
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, Framing, MultiViewDataset
 from framedex.errors import DecodeError, FramedexError
-from framedex.loader.batches.faults import Fault, GroupSizes, LoaderReport, OfMember
-from framedex.loader.batches.rooms import RoomRequest, Rooms
-from framedex.loader.batches.shared import Later, SharedClips
+from framedex.loader.batches import faults, rooms, shared
 from tests.support.counted import some
 from tests.support.depth import EXAMPLES
 from tests.support.media import Recipe, encode, garble_packet, read_barcode
@@ -40,7 +38,7 @@ def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
     return place
 
 
-def shared(dataset: Any, **how: Any) -> ClipSampler:
+def sampler_of(dataset: Any, **how: Any) -> ClipSampler:
     return ClipSampler(dataset, **({"shuffle": True, "share": 6, "window": 3, "seed": 5} | how))
 
 
@@ -74,7 +72,7 @@ FRAMINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_frames_are_those_of_single_clips(videos: Path, framing: str, how: str) -> None:
     dataset = ClipDataset.from_index(videos, POLICY, **FRAMINGS[framing])
-    loader = ClipLoader(dataset, sampler=shared(dataset), output="numpy", **OPTIONS[how])
+    loader = ClipLoader(dataset, sampler=sampler_of(dataset), output="numpy", **OPTIONS[how])
     for epoch in range(2):
         batches = [{key: np.array(value) for key, value in batch.items()} for batch in loader]
         dataset.set_epoch(epoch)
@@ -108,7 +106,7 @@ def test_each_picture_is_decoded_about_once(videos: Path) -> None:
 
 def test_too_little_memory_is_said_once(videos: Path, caplog: pytest.LogCaptureFixture) -> None:
     dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
-    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=4, share_memory="1MB")
+    loader = ClipLoader(dataset, sampler=sampler_of(dataset), batch_size=4, share_memory="1MB")
     with caplog.at_level(logging.WARNING):
         assert len(list(loader)) == len(loader)
     (message,) = [record.getMessage() for record in caplog.records if "share_memory" in record.getMessage()]
@@ -118,7 +116,7 @@ def test_too_little_memory_is_said_once(videos: Path, caplog: pytest.LogCaptureF
 
 def test_interrupted_and_interleaved_iterations_have_their_own_clips(videos: Path) -> None:
     dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
-    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=3, num_workers=2, output="numpy")
+    loader = ClipLoader(dataset, sampler=sampler_of(dataset), batch_size=3, num_workers=2, output="numpy")
     for _ in range(3):
         check(dataset, [{key: np.array(value) for key, value in next(iter(loader)).items()}])
     one, other = iter(loader), iter(loader)
@@ -138,7 +136,7 @@ def test_elastic_and_resumed_runs_have_each_clip_once(videos: Path) -> None:
         loaders = [
             ClipLoader(
                 dataset,
-                sampler=shared(dataset, rank=rank, world_size=world, uneven="allow"),
+                sampler=sampler_of(dataset, rank=rank, world_size=world, uneven="allow"),
                 batch_size=4,
                 num_workers=rank,
                 output="numpy",
@@ -157,7 +155,7 @@ def test_elastic_and_resumed_runs_have_each_clip_once(videos: Path) -> None:
 
 def test_a_killed_worker_does_not_lose_or_change_a_clip(videos: Path) -> None:
     dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
-    loader = ClipLoader(dataset, sampler=shared(dataset), batch_size=3, num_workers=2, output="numpy")
+    loader = ClipLoader(dataset, sampler=sampler_of(dataset), batch_size=3, num_workers=2, output="numpy")
     batches: list[Any] = []
     for batch in loader:
         batches.append({key: np.array(value) for key, value in batch.items()})
@@ -191,14 +189,14 @@ def test_only_the_clips_that_do_not_decode_are_left_out(broken: Path, workers: i
     right = [number for number in range(len(dataset)) if decodes(dataset, number)]
     assert 0 < len(right) < len(dataset) - 2
     options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "output": "numpy"}
-    loader = ClipLoader(dataset, sampler=shared(dataset, spread=False), on_error="skip", **options)
+    loader = ClipLoader(dataset, sampler=sampler_of(dataset, spread=False), on_error="skip", **options)
     shown = [frames for batch in loader for frames in zip(batch["clip_id"], batch["frames"].copy(), strict=True)]
     assert loader.report.failures == {"undecodable": len(dataset) - len(right)}
     loader.close()
     for number in right:
         item = dataset[number]
         assert any(name == item["clip_id"] and np.array_equal(frames, item["frames"]) for name, frames in shown)
-    raising = ClipLoader(dataset, sampler=shared(dataset), **options)
+    raising = ClipLoader(dataset, sampler=sampler_of(dataset), **options)
     with pytest.raises(DecodeError, match="clip"):
         list(raising)
     raising.close()
@@ -207,7 +205,7 @@ def test_only_the_clips_that_do_not_decode_are_left_out(broken: Path, workers: i
 def test_draws_from_joined_datasets_show_the_frames_that_they_name(videos: Path) -> None:
     parts = [ClipDataset.from_index(videos, {**POLICY, "frames": 4}, where=f"uri == {name!r}") for name in NAMES[:2]]
     dataset = ConcatClips(parts)
-    sampler = shared(dataset, weights=np.arange(len(dataset)) % 3, length=60)
+    sampler = sampler_of(dataset, weights=np.arange(len(dataset)) % 3, length=60)
     loader = ClipLoader(dataset, sampler=sampler, batch_size=5, num_workers=1, output="numpy", collate="list")
     seen = 0
     for batch in loader:
@@ -246,7 +244,7 @@ class Supply:
     """A supply whose tasks wait until the test answers them."""
 
     def __init__(self) -> None:
-        self.report = LoaderReport()
+        self.report = faults.LoaderReport()
         self.tasks: list[tuple[list[int], Callable[[Any], Any], Future[Any]]] = []
 
     def submit_group(self, numbers: list[int], *, on_gpu: bool | None, answer: Callable[[Any], Any]) -> Future[Any]:
@@ -259,10 +257,10 @@ class Supply:
         numbers, answer, task = self.tasks.pop(index)
         if not task.set_running_or_notify_cancel():
             return []
-        done = min(max(1, known), answer(GroupSizes([100] * len(numbers))))
+        done = min(max(1, known), answer(faults.GroupSizes([100] * len(numbers))))
         task.set_result(
             [
-                Fault(number=number, kind="error", message="") if place < done else None
+                faults.Fault(number=number, kind="error", message="") if place < done else None
                 for place, number in enumerate(numbers)
             ]
         )
@@ -273,7 +271,7 @@ class Supply:
 @given(data=st.data(), size=st.integers(1, 4), share=st.integers(2, 6), most=st.integers(0, 8))
 def test_each_clip_is_decoded_once_whatever_order_tasks_end_in(data: Any, size: int, share: int, most: int) -> None:
     supply = Supply()
-    found = SharedClips(
+    found = shared.SharedClips(
         supply,
         None,
         None,
@@ -293,7 +291,7 @@ def test_each_clip_is_decoded_once_whatever_order_tasks_end_in(data: Any, size: 
         for place in range(size):
             if place not in futures:
                 later = [
-                    Later(index // size - batch, index % size, number)
+                    shared.Later(index // size - batch, index % size, number)
                     for index, number in sampler.decoded_with(batch * size + place)
                     if index < 40 // size * size
                 ]
@@ -318,17 +316,17 @@ def test_clips_that_are_forgotten_get_no_memory_and_keys_are_not_used_again() ->
             raise AssertionError("no room may be granted")
 
     supply = Supply()
-    rooms = Rooms(Slots())  # type: ignore[arg-type]
-    found = SharedClips(
+    places = rooms.Rooms(Slots())  # type: ignore[arg-type]
+    found = shared.SharedClips(
         supply,
-        rooms,
+        places,
         None,
         lambda clips: [],
         batch_size=2,
         most_bytes=1 << 30,  # type: ignore[arg-type]
     )
     found.begin(1)
-    futures = found.submit(1, 0, 10, [Later(0, 1, 11), Later(4, 0, 12)], on_gpu=False)
+    futures = found.submit(1, 0, 10, [shared.Later(0, 1, 11), shared.Later(4, 0, 12)], on_gpu=False)
     assert sorted(futures) == [0, 1]
     assert found.fits(5, [12, 13])
     assert not found.fits(5, [13, 12])
@@ -336,6 +334,6 @@ def test_clips_that_are_forgotten_get_no_memory_and_keys_are_not_used_again() ->
     assert found.forget() == 5
     ((numbers, answer, task),) = supply.tasks
     assert numbers == [10, 11, 12]
-    rooms.begin(5, 2)  # another iteration would not use this key, but if it did, the old task must not write there
-    assert answer(OfMember(2, RoomRequest((1,), "uint8"))) is None
+    places.begin(5, 2)  # another iteration would not use this key, but if it did, the old task must not write there
+    assert answer(faults.OfMember(2, rooms.RoomRequest((1,), "uint8"))) is None
     assert not task.cancelled()  # two clips are still needed

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from framedex import ClipSampler
 from framedex.errors import FramedexError
-from framedex.loader.order.order import neighbour_groups
 from tests.support.depth import EXAMPLES
 
 
@@ -51,17 +50,16 @@ HOW = st.fixed_dictionaries(
 )
 
 
-@given(media=st.lists(st.integers(0, 6), max_size=80), share=st.integers(2, 9))
-def test_groups_are_full_but_for_the_last_one_of_each_medium(media: list[int], share: int) -> None:
-    groups = neighbour_groups(np.array(media, np.int64), share).tolist()
-    clips_of: dict[int, list[int]] = {}
-    for clip, group in enumerate(groups):
-        clips_of.setdefault(group, []).append(clip)
-    assert sorted(clips_of) == list(range(len(clips_of)))
-    for medium in set(media):
-        own = [clip for clip, other in enumerate(media) if other == medium]
-        expected = [own[at : at + share] for at in range(0, len(own), share)]
-        assert [clips for clips in clips_of.values() if media[clips[0]] == medium] == expected
+def groups_of(dataset: Media, share: int) -> NDArray[np.int64]:
+    """Return the group of each clip: the clips of a medium in their order, `share` at a time."""
+    seen: dict[int, int] = {}
+    found: dict[tuple[int, int], int] = {}
+    groups = []
+    for medium in dataset.media.tolist():
+        key = (medium, seen.get(medium, 0) // share)
+        seen[medium] = seen.get(medium, 0) + 1
+        groups.append(found.setdefault(key, len(found)))
+    return np.array(groups, np.int64)
 
 
 @settings(max_examples=3 * EXAMPLES)
@@ -81,7 +79,7 @@ def test_ranks_have_equally_many_clips_each_once_and_hardly_any_group_is_cut(
     assert len(set(dealt[:kept])) == kept <= len(dealt)
     padding = -count % world if how["uneven"] == "pad" and count else 0
     assert dealt[kept:] == [dealt[place % count] for place in range(padding)]
-    groups = neighbour_groups(dataset.media, how["share"])
+    groups = groups_of(dataset, how["share"])
     real = [visit[: -(-(kept - rank) // world)] for rank, visit in enumerate(visits)]
     own = [set(groups[visit].tolist()) for visit in real]
     assert sum(map(len, own)) - len(set().union(*own)) < world
@@ -94,7 +92,7 @@ def test_each_clip_is_announced_once_by_the_first_clip_of_its_group(
 ) -> None:
     sampler = ClipSampler(dataset, rank=rank % world, world_size=world, **how)
     visit = list(sampler)
-    groups = neighbour_groups(dataset.media, how["share"])
+    groups = groups_of(dataset, how["share"])
     left = len(dataset) - rank % world
     real = min(len(visit), -(-left // world)) if left > 0 else 0  # the clips that are not repeated
     expected: dict[int, list[tuple[int, int]]] = {place: [] for place in range(len(visit))}
@@ -143,7 +141,7 @@ def test_each_clip_is_visited_once_however_often_a_run_stops_and_changes(
 
 def test_a_rest_with_fewer_ranks_has_whole_groups() -> None:
     dataset = of_sizes([24] * 40)
-    groups = neighbour_groups(dataset.media, 8)
+    groups = groups_of(dataset, 8)
     before = [ClipSampler(dataset, shuffle=True, share=8, window=4, rank=rank, world_size=8) for rank in range(8)]
     for sampler in before:
         list(itertools.islice(sampler, 30))
@@ -167,7 +165,7 @@ def test_spread_groups_mix_media_and_others_stay_in_one_batch() -> None:
     assert 8 < few < 16
     together = ClipSampler(dataset, shuffle=True, share=8, spread=False)
     visit = np.array(list(together)).reshape(-1, 8)
-    assert (np.ptp(neighbour_groups(dataset.media, 8)[visit], axis=1) == 0).all()
+    assert (np.ptp(groups_of(dataset, 8)[visit], axis=1) == 0).all()
     assert 3.8 < together.distinct_media(32) <= 4
     assert list(ClipSampler(dataset, share=8)) == list(range(len(dataset)))
 
@@ -180,7 +178,7 @@ def test_draws_by_weights_form_groups_too() -> None:
     assert sorted(sampler) == sorted(plain)
     sampler.set_epoch(0)
     visit = list(sampler)
-    groups = neighbour_groups(dataset.media, 5)
+    groups = groups_of(dataset, 5)
     assert all(
         groups[visit[place]] == groups[clip] == groups[visit[other]]
         for place in range(len(visit))
