@@ -12,7 +12,10 @@ The fields of a row:
 - `plain_seconds`: processor seconds of decoding the same frames from the beginning to the end with PyAV, and of
   converting each with the same converter.
 
-usage: python -m benchmarks.share FOLDER --out RESULTS [--only FORMAT]
+With `--ranks`, a row has the number of packets in a shuffled order of `ClipSampler(share=32)` over 64 copies of the
+video, by the number of ranks, and the mean number of distinct videos in a batch of 16 clips of a rank.
+
+usage: python -m benchmarks.share FOLDER --out RESULTS [--only FORMAT] [--ranks]
        (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; indexes are made in it)
 """
 
@@ -25,13 +28,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import av
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.environment import environment
 from benchmarks.loader_datasets import framedex_command
 from benchmarks.row_file import Row, RowFile
-from benchmarks.training import FRAMES, SIZE
+from benchmarks.training import BATCH, FRAMES, SIZE
 from benchmarks.training_videos import DRAWN_SECONDS, FORMATS, make_minute, video_path
-from framedex import ClipDataset
+from framedex import ClipDataset, ClipSampler
 from framedex.sharder.clips.together import joined
 from framedex.sharder.decoding.video import converter_of
 
@@ -39,6 +44,8 @@ HOPS = (16, 4)
 GROUPS = (1, 8, 32, 128)
 TIMED = (1, 8, 32)
 TURNS = 3
+# With `--ranks`. The frames of share × window clips of 224×224 take 2 GiB.
+VIDEOS, RANKS, SHARE, WINDOW = 64, (1, 8), 32, 27
 
 
 def minute(folder: Path, name: str) -> Path:
@@ -67,6 +74,49 @@ def packets(dataset: ClipDataset, group: int) -> float:
         assert found is not None  # the packets of these videos are in decode order
         decoded += len(found.whole.recipe.packet_size)
     return decoded / clips[0].medium.frame_count
+
+
+class Copies:
+    """A dataset of several copies of a video, of which only the media of its clips are known."""
+
+    def __init__(self, clips: int) -> None:
+        self._media = np.repeat(np.arange(VIDEOS), clips)
+
+    def __len__(self) -> int:
+        return len(self._media)
+
+    def places(self, kind: str) -> NDArray[np.int64]:
+        """Return int64 [clips]: the medium of each clip."""
+        return self._media
+
+
+def measure_ranks(video: Path, name: str, hop: int) -> Row:
+    """Return the row of a format with `--ranks`."""
+    dataset = windows(video, hop)
+    clips = [dataset.clip(number) for number in range(len(dataset))]
+    copies = Copies(len(clips))
+
+    @functools.cache
+    def packets_of(numbers: tuple[int, ...]) -> int:
+        found = joined([clips[number] for number in numbers])
+        assert found is not None  # the packets of these videos are in decode order
+        return len(found.whole.recipe.packet_size)
+
+    packets, media = {}, {}
+    for ranks in RANKS:
+        decoded = 0
+        for rank in range(ranks):
+            sampler = ClipSampler(copies, shuffle=True, share=SHARE, window=WINDOW, rank=rank, world_size=ranks)
+            visit, done = list(sampler), set()
+            for place, first in enumerate(visit):
+                if place not in done:
+                    later = sampler.decoded_with(place)
+                    done |= {index for index, _ in later}
+                    group = [first, *(number for _, number in later)]
+                    decoded += packets_of(tuple(sorted(number % len(clips) for number in group)))
+            media[ranks] = round(sampler.distinct_media(BATCH), 2)
+        packets[ranks] = round(decoded / (VIDEOS * clips[0].medium.frame_count), 3)
+    return {"format": name, "hop": hop, "packets": packets, "media": media}
 
 
 def processor_seconds(run: Callable[[], object]) -> float:
@@ -119,14 +169,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
+    parser.add_argument("--ranks", action="store_true")
     options = parser.parse_args()
     folder = options.folder.absolute()
-    setup = {"frames_a_clip": FRAMES, "size": SIZE, "seconds_of_video": DRAWN_SECONDS, "turns": TURNS}
+    setup: dict[str, object] = {"videos": VIDEOS, "share": SHARE, "window": WINDOW, "batch": BATCH}
+    if not options.ranks:
+        setup = {"frames_a_clip": FRAMES, "size": SIZE, "seconds_of_video": DRAWN_SECONDS, "turns": TURNS}
     rows = RowFile(options.out, environment("av", "numpy"), setup)
     for name in options.only or FORMATS:
         for hop in HOPS:
             if not rows.has(format=name, hop=hop):
-                rows.add(measure(minute(folder, name), name, hop))
+                rows.add((measure_ranks if options.ranks else measure)(minute(folder, name), name, hop))
 
 
 if __name__ == "__main__":
