@@ -267,14 +267,14 @@ class LoaderOptions:
         Normally, two clips per worker are in progress. If a GPU and workers both decode, six clips are in progress,
         because a worker decodes a clip only if the GPU has enough other clips to decode in the meantime. But if frames
         keep their stored size, only two are in progress, because six clips per worker would take too much memory.
-        If clips are decoded together, two or six groups are in progress.
+        If clips are decoded together, two groups per worker are in progress.
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
         arrived = ARRIVED if self.num_workers else 0
         is_small = all(framing.scales or framing.crop is not None for framing in self.framings)
         clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
-        clips *= self.share if is_small else 1
+        clips = max(clips, 2 * self.share if is_small else 1)
         return arrived + max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
 
