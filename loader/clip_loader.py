@@ -83,7 +83,7 @@ class ClipLoader:
         share_memory: The maximum amount of memory for clips that are decoded before their batches are needed, in bytes
             or as a text such as "2GiB", if the sampler has `share`. If it does not suffice, fewer clips are decoded
             together. A batch takes its whole memory as soon as its first clip is decoded.
-        prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips (or two groups,
+        prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips (two groups,
             if the sampler has `share`) per worker are always in progress.
         output: The type of arrays: "torch" for tensors, or "numpy" for arrays, which do not need torch.
 
