@@ -97,7 +97,8 @@ def pictures_together(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the entries of several items that come from their pictures, as `picture` returns them with decode="cpu".
 
-    Nothing is yielded if the clips cannot be decoded together, or take too much memory together.
+    If the clips take too much memory together, only entries of the first ones are yielded. Nothing is yielded if they
+    cannot be decoded together.
 
     Args:
         clips: Clips of one medium that share pictures. Shared pictures are read and decoded once.
@@ -111,18 +112,26 @@ def pictures_together(
     Raises:
         StaleError, DecodeError, FramedexError: As for `picture`, for any of the clips.
     """
-    group = joined(clips)
-    if group is None:
-        return
     draws = [pixels.draw(clip, epoch) for clip, epoch in zip(clips, epochs, strict=True)]
     cutouts = [pixels.cutout(clip.medium, len(clip.frames), draw) for clip, draw in zip(clips, draws, strict=True)]
     for clip, cutout in zip(clips, cutouts, strict=True):
         pixels.check_memory(clip, cutout)
-    if not pixels.fit_together(group, cutouts):
+    group = joined_within_memory(clips, cutouts, pixels)
+    if group is None:
         return
-    encoded = sources.read(group.whole)
-    for number, frames in decode_joined(group, encoded, cutouts, dtype=pixels.dtype, threads=pixels.threads):
+    encoded, some = sources.read(group.whole), cutouts[: len(group.clips)]
+    for number, frames in decode_joined(group, encoded, some, dtype=pixels.dtype, threads=pixels.threads):
         yield number, {"frames": pixels.finished(frames, draws[number])}
+
+
+def joined_within_memory(clips: Sequence[Clip], cutouts: Sequence[Cutout], pixels: PixelOptions) -> JoinedClips | None:
+    """Join clips, or only the first ones if all take more memory than one clip may. None if they cannot be joined."""
+    while len(clips) > 1:
+        group = joined(clips)
+        if group is None or pixels.fit_together(group, cutouts[: len(clips)]):
+            return group
+        clips = clips[: len(clips) // 2]
+    return None
 
 
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
@@ -297,15 +306,9 @@ class Fetcher:
         members, clips = list(drawn), [one.clip for one in drawn.values()]
         sharing = next(group for group in shared_groups(clips) if 0 in group)
         chosen = sorted(members[index] for index in sharing)
-        while len(chosen) > 1:
-            group = joined([drawn[member].clip for member in chosen])
-            if group is None:
-                break
-            pixels = drawn[chosen[0]].pixels
-            if pixels.fit_together(group, [drawn[member].cutout for member in chosen]):
-                return chosen, group
-            chosen = chosen[: len(chosen) // 2]
-        return [0], None
+        cutouts = [drawn[member].cutout for member in chosen]
+        group = joined_within_memory([drawn[member].clip for member in chosen], cutouts, drawn[0].pixels)
+        return ([0], None) if group is None else (chosen[: len(group.clips)], group)
 
     def _drawn(self, number: int) -> "_Drawn":
         """Return a clip with its random draws. Raises DecodeError if it takes too much memory."""

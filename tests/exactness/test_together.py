@@ -159,6 +159,19 @@ def test_a_batch_of_a_dataset_equals_its_items(
                 assert [read_barcode(frame) for frame in shown] == item["frame_index"][item["mask"]].tolist()
 
 
+def test_a_batch_that_takes_too_much_memory_is_decoded_in_parts(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    plain = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
+    size = plain[0]["frames"].nbytes
+    for clips, reads_at_least, reads_at_most in ((2, 5, 9), (4, 2, 5), (40, 1, 1)):
+        dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS, clip_bytes=clips * size + 60_000)
+        with reads(dataset) as read:
+            items = dataset.__getitems__(range(10))
+        assert reads_at_least <= len(read) <= reads_at_most
+        for number, item in some(enumerate(items), 10):
+            np.testing.assert_array_equal(item["frames"], plain[number]["frames"])
+
+
 def test_a_batch_decodes_shared_pictures_once(medium: Callable[[str], Path], tmp_path: Path) -> None:
     framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
     dataset = ClipDataset.from_index(tmp_path / "INDEX", WINDOWS)
