@@ -7,7 +7,7 @@ is known to give the exact frames.
 import collections
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from framedex.loader.batches.faults import OnError
 from framedex.loader.batches.fed_batches import FedBatches, UnsendableError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.frames import Collate, Finish, LoaderOptions, Normalize, check_pixels
-from framedex.loader.batches.shared import Later, later_by_place
+from framedex.loader.batches.shared import later_clips
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
@@ -135,11 +135,11 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         source: Any = sampler if batch_sampler is None else batch_sampler
-        share = source.share if isinstance(source, ElasticSampler) else 1
-        if share > 1 and isinstance(dataset, MultiViewDataset):
+        group_size = source.group_size if isinstance(source, ElasticSampler) else 1
+        if group_size > 1 and isinstance(dataset, MultiViewDataset):
             raise FramedexError(
                 "clips of several views cannot be decoded together with other clips",
-                found=f"a sampler with share={share}",
+                found=f"a sampler with share={group_size}",
                 remedy="make the sampler without share",
             )
         clips = dataset.clips if isinstance(dataset, MultiViewDataset) else dataset
@@ -166,7 +166,7 @@ class ClipLoader:
             collate=collate,
             on_error=on_error or clips.on_error,
             output=output,
-            share=share,
+            group_size=group_size,
             share_memory=byte_count("share_memory", share_memory),
         )
         finish = Finish(
@@ -235,7 +235,7 @@ class ClipLoader:
         self._ended = None
         groups, ahead = self._groups(iter(self._source)), self._options.ahead
         self._count_delivered(clips=0, batches=0)
-        later_of = self._later_clips()
+        later_of = None  # a function that returns the later clips that are decoded together with clips of a batch
         if self._order is not None:
             self.dataset.set_epoch(self._order.epoch)  # used by clips that are planned on access, and by random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
@@ -244,7 +244,10 @@ class ClipLoader:
         waiting: collections.deque[tuple[int, int]] = collections.deque()
         try:
             for number, (items, padding) in enumerate(groups):
-                later = later_of(number, len(items) - padding)
+                if not number:  # now, since the sampler may begin another iteration before this one ends
+                    grouped = None if self._order is None else self._order.grouped
+                    later_of = None if grouped is None else partial(later_clips, grouped, self._options)
+                later = {} if later_of is None else later_of(number, items[: len(items) - padding])
                 key = self._batches.begin(items, padding, is_first=not number, later=later)
                 waiting.append((key, len(items) - padding))
                 if len(waiting) > ahead:
@@ -256,17 +259,6 @@ class ClipLoader:
         self._ended = None
         if self._order is not None:
             self._order.set_epoch(self._order.epoch + 1)
-
-    def _later_clips(self) -> Callable[[int, int], Mapping[int, list[Later]]]:
-        """Return a function of (index of a batch, its number of clips) for this iteration.
-
-        It returns the clips that are decoded together with clips of the batch, as described for `Batches.begin`.
-        """
-        order, size = self._order, self._options.batch_size
-        if order is None or order.share == 1:
-            return lambda batch, clips: {}
-        end = order.remaining // size * size if self._options.last == "drop" else order.remaining
-        return lambda batch, clips: later_by_place(order.decoded_with, batch * size, clips, batch_size=size, end=end)
 
     def _count_delivered(self, *, clips: int, batches: int) -> None:
         """Report delivered entries to an ElasticSampler, from which more entries were requested than delivered."""

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -13,9 +13,8 @@ from framedex.loader.batches.faults import Fault, Fetched, LoaderReport
 from framedex.loader.batches.fetch import FetchOptions, ReadableClips
 from framedex.loader.batches.frames import Finish, Frames, JoinsViews, LoaderOptions
 from framedex.loader.batches.maker import Batch, BatchMaker
-from framedex.loader.batches.rooms import Placed, PlacedFrames, Room, RoomRequest, Rooms
+from framedex.loader.batches.rooms import Placed, PlacedFrames, Room, RoomRequest, Rooms, warn_of_copies
 from framedex.loader.batches.shared import Later, SharedClips
-from framedex.loader.batches.slots import warn_once
 from framedex.loader.batches.supply import ClipSupply, Replacements
 from framedex.loader.routing.balance import Balance, ClipCost
 from framedex.loader.routing.routes import Share, is_on_cpu
@@ -234,11 +233,13 @@ class BatchQueue(Batches):
         else:
             on_gpu = [not is_on_cpu(first + place, division) for place in range(len(numbers))]
         futures = self._shared.begin(batch)
+        groups = _own_groups(numbers, later, futures)
+        covered = {one.place for others in groups.values() for one in others if not one.batches_later}
         for place in sorted(range(len(numbers)), key=lambda place: on_gpu[place] is False):  # clips for the GPU first
-            if place in futures:
+            if place in futures or place in covered:
                 continue
-            if place in later:
-                futures |= self._shared.submit(batch, place, numbers[place], later[place], on_gpu=on_gpu[place])
+            if place in groups:
+                futures |= self._shared.submit(batch, place, numbers[place], groups[place], on_gpu=on_gpu[place])
             else:
                 futures[place] = self._submit(numbers[place], place, on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
@@ -272,8 +273,7 @@ class BatchQueue(Batches):
             fetched = None if future.cancelled() or future.exception() is not None else future.result()
             if not isinstance(fetched, Fetched) or fetched.frames is None:
                 return
-            if granted and not isinstance(fetched.frames, Placed):
-                warn_once("workers must not open the memory of batches in /proc, so frames are copied once more")
+            warn_of_copies(granted, [fetched.frames])
             if balance is not None:
                 balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
 
@@ -292,8 +292,7 @@ class BatchQueue(Batches):
 
     def cancel(self, keys: list[int]) -> None:
         """Cancel all batches with these keys that were not taken."""
-        if keys:
-            self._begun = max(self._begun, self._shared.forget())
+        self._begun = max(self._begun, self._shared.forget())
         for key in keys:
             batch = self._waiting.pop(key, None)
             if batch is not None:
@@ -306,3 +305,26 @@ class BatchQueue(Batches):
         self._shared.forget()
         self._maker.close()
         self.supply.close()
+
+
+def _own_groups(
+    numbers: Sequence[int], later: Mapping[int, Sequence[Later]], requested: Container[int]
+) -> dict[int, list[Later]]:
+    """Return those clips of `later` that can be requested together with a clip of a batch, by the clip's index.
+
+    Args:
+        numbers: The numbers of the batch's clips.
+        later: See `Batches.begin`. It may be wrong if a sampler changes the clips of its base class.
+        requested: The indices of clips that were requested already.
+    """
+    found: dict[int, list[Later]] = {}
+    taken: set[int] = set()
+    for place, others in sorted(later.items()):
+        if place in requested or place in taken:
+            continue
+        free = {one for one in range(place + 1, len(numbers)) if one not in requested and one not in taken}
+        found[place] = own = [
+            one for one in others if one.batches_later or (one.place in free and numbers[one.place] == one.number)
+        ]
+        taken |= {one.place for one in own if not one.batches_later}
+    return found

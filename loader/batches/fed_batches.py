@@ -278,11 +278,10 @@ class FedBatches(Batches):
         for key in keys:
             self._pending.discard(key)
             self._arrived.pop(key, None)
-        if keys:
-            try:  # noqa: SIM105
-                self._feeder.send(("cancel", keys))
-            except OSError:  # the feeder has died; the next call of `begin` or `take` raises an error
-                pass
+        try:  # noqa: SIM105
+            self._feeder.send(("cancel", keys))
+        except OSError:  # the feeder has died; the next call of `begin` or `take` raises an error
+            pass
 
     def close(self) -> None:
         """End the feeder."""

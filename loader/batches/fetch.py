@@ -231,14 +231,15 @@ class Fetcher:
     def __call__(self, wanted: ClipRequest, ask: Ask | None = None) -> Fetched | Fault: ...
 
     @overload
-    def __call__(self, wanted: GroupRequest, ask: Ask | None = None) -> list[Fetched | Fault | None]: ...
+    def __call__(self, wanted: GroupRequest, ask: Ask | None = None) -> list[Fetched | Fault | int]: ...
 
     def __call__(
         self, wanted: ClipRequest | GroupRequest, ask: Ask | None = None
-    ) -> Fetched | Fault | list[Fetched | Fault | None]:
+    ) -> Fetched | Fault | list[Fetched | Fault | int]:
         """Return a clip, or a Fault if the clip is not available. An exception that this raises is a bug.
 
-        For a GroupRequest, return this for each clip, or None for a clip that must be requested again.
+        For a GroupRequest, return this for each clip, or a number for a clip that must be requested again, together
+        with the other clips that have this number.
 
         Args:
             wanted: The request.
@@ -260,9 +261,9 @@ class Fetcher:
             self._dataset.fit_remedy(error, number)
         return fault_of(number, error)
 
-    def _group(self, wanted: GroupRequest, ask: Ask | None) -> list[Fetched | Fault | None]:
+    def _group(self, wanted: GroupRequest, ask: Ask | None) -> list[Fetched | Fault | int]:
         """Fetch the first clip of a group, and those other clips that can be decoded together with it."""
-        found: list[Fetched | Fault | None] = [None] * len(wanted.numbers)
+        found: list[Fetched | Fault | int] = [0] * len(wanted.numbers)
         drawn: dict[int, _Drawn] = {}
         for member, number in enumerate(wanted.numbers):
             try:
@@ -270,7 +271,7 @@ class Fetcher:
             except MEDIUM_ERRORS as error:
                 found[member] = self._fault(number, error)
         asks = [None if ask is None else partial(_ask_for, ask, member) for member in range(len(found))]
-        members, group = self._together(drawn, len(found), ask)
+        members, group = self._together(drawn, found, ask)
         if group is not None:
             try:
                 for member, fetched in self._fetch_together([drawn[n] for n in members], group, wanted, ask):
@@ -279,19 +280,19 @@ class Fetcher:
             except MEDIUM_ERRORS as error:  # the clips that are missing are fetched alone, which shows the wrong clip
                 LOG.debug("%d clips could not be decoded together: %r", len(members), error)
         for member in members:
-            if found[member] is None:
+            if isinstance(found[member], int):
                 alone = ClipRequest(number=wanted.numbers[member], on_gpu=wanted.on_gpu)
                 found[member] = self._one(alone, asks[member])
         return found
 
     def _together(
-        self, drawn: Mapping[int, "_Drawn"], count: int, ask: Ask | None
+        self, drawn: Mapping[int, "_Drawn"], found: list[Fetched | Fault | int], ask: Ask | None
     ) -> tuple[list[int], JoinedClips | None]:
         """Choose the clips of a group that are decoded together with the first one.
 
         Args:
             drawn: The available clips, by their indices in the group.
-            count: The number of all clips of the group.
+            found: The result of `__call__`. Clips that are left out get the numbers with which they are returned.
             ask: See `__call__`.
 
         Returns:
@@ -300,12 +301,14 @@ class Fetcher:
         if 0 not in drawn:
             return [], None
         if ask is not None:
-            sizes = [drawn[member].size_of_frames if member in drawn else 0 for member in range(count)]
+            sizes = [drawn[member].size_of_frames if member in drawn else 0 for member in range(len(found))]
             allowed: int = ask(GroupSizes(sizes))
             drawn = {member: one for member, one in drawn.items() if member < allowed}
         members, clips = list(drawn), [one.clip for one in drawn.values()]
-        sharing = next(group for group in shared_groups(clips) if 0 in group)
-        chosen = sorted(members[index] for index in sharing)
+        for number, sharing in enumerate(shared_groups(clips), 1):  # 0 stands for clips that were not allowed
+            for index in sharing:
+                found[members[index]] = number
+        chosen = [member for member in members if found[member] == found[0]]
         cutouts = [drawn[member].cutout for member in chosen]
         group = joined_within_memory([drawn[member].clip for member in chosen], cutouts, drawn[0].pixels)
         return ([0], None) if group is None else (chosen[: len(group.clips)], group)

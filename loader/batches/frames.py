@@ -213,8 +213,9 @@ class LoaderOptions:
         pixels: The options for frames. If datasets are joined, these are the options of the first dataset. The options
             of the other datasets differ only in framing.
         framings: The distinct framings of the datasets.
-        share: The number of clips that are decoded together.
-        share_memory: The maximum number of bytes of memory for later batches whose first clips were decoded.
+        group_size: The number of clips that are decoded together.
+        share_memory: The maximum number of bytes of memory for batches that have not begun, whose first clips were
+            decoded.
 
     Raises:
         FramedexError: A value is not allowed, or two values contradict each other.
@@ -233,7 +234,7 @@ class LoaderOptions:
     collate: Collate
     on_error: OnError
     output: Output
-    share: int = 1
+    group_size: int = 1
     share_memory: int = 0
 
     def __post_init__(self) -> None:
@@ -274,7 +275,7 @@ class LoaderOptions:
         arrived = ARRIVED if self.num_workers else 0
         is_small = all(framing.scales or framing.crop is not None for framing in self.framings)
         clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
-        clips = max(clips, 2 * self.share if is_small else 1)
+        clips = max(clips, 2 * self.group_size if is_small else 1)
         return arrived + max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
 

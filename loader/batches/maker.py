@@ -113,7 +113,9 @@ class DecodingThreads:
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                self._changed.wait_for(lambda: len(self._waiting) >= fewest or self._closed, PATIENCE)
+                self._changed.wait_for(
+                    lambda: sum(len(waiting.done) for waiting in self._waiting) >= fewest or self._closed, PATIENCE
+                )
                 if self._closed:
                     return []
                 self._waiting.sort(key=lambda waiting: waiting.places[0][0])
@@ -383,7 +385,8 @@ class BatchMaker:
                 if clip is None or clip.frames is not None:
                     decoded[place] = None if clip is None else (clip, self._given(clip))
                 elif clip.decoding is not None:
-                    on_gpu[place] = clip.decoding
+                    # The result of the future has the clip, so that this would be a circle of references.
+                    on_gpu[place], clip.decoding = clip.decoding, None
                 else:
                     (on_gpu[place],) = self._gpu.submit([(batch.key, place, clip)])
             decoded |= {place: future.result() for place, future in on_gpu.items()}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.batches.faults import Fetched
 from framedex.loader.batches.frames import Finish, Frames
-from framedex.loader.batches.slots import Slot, SlotMaker
+from framedex.loader.batches.slots import Slot, SlotMaker, warn_once
 from framedex.records.clip import PAD
 
 Shape = tuple[int, ...]
@@ -255,6 +255,12 @@ def runs_of(order: NDArray[np.int64]) -> list[tuple[slice, int]]:
     ends = np.r_[begins[1:], len(order)]
     runs = [(slice(begin, end), int(order[begin])) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
     return [run for run in runs if run[1] != PAD]
+
+
+def warn_of_copies(granted: list[Room], frames: list[Any]) -> None:
+    """Warn once if a worker was given room, but returned frames instead of writing them there."""
+    if granted and not all(isinstance(one, Placed) for one in frames):
+        warn_once("workers must not open the memory of batches in /proc, so frames are copied once more")
 
 
 _mapped: dict[int, mmap.mmap] = {}  # the slots that this worker has mapped, by number

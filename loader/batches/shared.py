@@ -6,19 +6,22 @@ their batches, which begin later. If this memory would be more than allowed, cli
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from framedex.core.limits import GIBIBYTE
 from framedex.loader.batches.faults import Fault, Fetched, GroupSizes, OfMember
-from framedex.loader.batches.rooms import Placed, Room, Rooms
+from framedex.loader.batches.frames import LoaderOptions
+from framedex.loader.batches.rooms import Placed, Room, Rooms, warn_of_copies
 from framedex.loader.batches.supply import ClipSupply
+from framedex.loader.order.order import GroupedVisit
 from framedex.loader.routing.balance import Balance, ClipCost
 
 LOG = logging.getLogger("framedex.loader")
+MAX_LATER_BATCHES = 256  # each takes a file descriptor in two processes, which may have 1024 each
 # A function that gives clips with one movie to the GPU. Its arguments are (key of the batch, index in the batch, clip)
 # of each clip. It returns the future of each clip with its frames.
 DecodeTogether = Callable[[Sequence[tuple[int, int, Fetched]]], Sequence["Future[Any]"]]
@@ -28,12 +31,12 @@ class Later(NamedTuple):
     """A clip that is decoded together with a clip of an earlier or the same batch.
 
     Attributes:
-        batches: The number of batches between the two clips. 0 for the same batch.
+        batches_later: The number of batches between the two clips. 0 for the same batch.
         place: The index of the clip in its batch.
         number: The number of the clip.
     """
 
-    batches: int
+    batches_later: int
     place: int
     number: int
 
@@ -78,10 +81,9 @@ class SharedClips:
         self._supply, self._rooms, self._balance, self._decode = supply, rooms, balance, decode
         self._batch_size, self._most_bytes = batch_size, most_bytes
         self._early: dict[int, dict[int, _Member]] = {}  # clips of batches that have not begun, by batch and place
-        self._filled: set[int] = set()  # those of these batches that have memory
+        self._filled: dict[int, int] = {}  # the bytes of memory of those of these batches that have any
         self._newest = 0
         self._is_short = False  # whether the memory did not suffice for a group
-        self._largest = 0  # the largest number of bytes of a clip's frames so far
         self._lock = threading.RLock()  # a worker pool without processes answers in the thread that submits
 
     def fits(self, batch: int, numbers: Sequence[int]) -> bool:
@@ -110,14 +112,13 @@ class SharedClips:
         """Begin a batch for which `fits` is true. Return the futures of the clips that were requested, by place."""
         with self._lock:
             self._newest = batch
-            self._filled.discard(batch)
+            self._filled.pop(batch, None)
             members = self._early.pop(batch, {})
             groups = list({id(one.rest): one.rest for one in members.values() if one.rest is not None}.values())
             for group in groups:
                 for member in group.members:
                     member.rest = None
-        for group in groups:
-            self._request(group)
+        self._request(*groups)
         return {place: member.done for place, member in members.items()}
 
     def submit(
@@ -135,35 +136,47 @@ class SharedClips:
         Returns:
             The futures of those of these clips that belong to the batch, by place.
         """
-        members = [
-            _Member(batch, place, number),
-            *(_Member(batch + one.batches, one.place, one.number) for one in sorted(later)),
-        ]
+        members = [_Member(batch, place, number)]
         with self._lock:
-            for member in members:
-                if member.batch > batch:
-                    self._early.setdefault(member.batch, {})[member.place] = member
+            for one in sorted(later):
+                member = _Member(batch + one.batches_later, one.place, one.number)
+                if one.batches_later:
+                    early = self._early.setdefault(member.batch, {})
+                    if one.place in early:  # a clip of another iteration, which may be written there
+                        continue
+                    early[one.place] = member
                     if self._rooms is not None:
                         self._rooms.begin(member.batch, self._batch_size)
+                members.append(member)
         self._request(_Group(members, on_gpu))
         return {member.place: member.done for member in members if member.batch == batch}
 
-    def _request(self, group: _Group) -> None:
-        members = [member for member in group.members if not member.done.cancelled()]
-        if not members:
-            return
-        granted: list[Room] = []
-        task = self._supply.submit_group(
-            [member.number for member in members], on_gpu=group.on_gpu, answer=partial(self._answer, members, granted)
-        )
+    def _request(self, *groups: _Group) -> None:
+        """Request the clips of groups, and then the clips that finished tasks leave out and that are needed now."""
+        waiting = deque(groups)
+        while waiting:  # no recursion, because a pool without processes finishes tasks at once
+            group = waiting.popleft()
+            members = [member for member in group.members if not member.done.cancelled()]
+            if not members:
+                continue
+            granted: list[Room] = []
+            answer = partial(self._answer, members, granted)
+            try:
+                task = self._supply.submit_group([one.number for one in members], on_gpu=group.on_gpu, answer=answer)
+            except RuntimeError:  # the pool was closed
+                for member in members:
+                    member.done.cancel()
+                continue
+            for member in members:
+                member.done.add_done_callback(partial(_cancel_task, task, members))
+            left = _Group(members, group.on_gpu)
+            if task.done():
+                waiting.extend(self._arrived(task, left, granted))
+            else:
+                task.add_done_callback(partial(self._finish, left, granted))
 
-        def cancel(_: object) -> None:
-            if all(member.done.cancelled() for member in members):
-                task.cancel()
-
-        for member in members:
-            member.done.add_done_callback(cancel)
-        task.add_done_callback(lambda task: self._arrived(task, _Group(members, group.on_gpu), granted))
+    def _finish(self, group: _Group, granted: list[Room], task: "Future[list[Fetched | Fault | int]]") -> None:
+        self._request(*self._arrived(task, group, granted))
 
     def _answer(self, members: list[_Member], granted: list[Room], question: object) -> int | bool | Placed | None:
         """Answer a worker's question about clips that it decodes together."""
@@ -185,61 +198,70 @@ class SharedClips:
     def _allowed(self, members: list[_Member], sizes: list[int]) -> int:
         """Return how many of the clips may be decoded now. Others would need too much memory for later batches."""
         with self._lock:
-            self._largest = max(self._largest, *sizes)
-            each = self._largest * self._batch_size
-            most, allowed = self._most_bytes // max(1, each), 0
-            for member in members:
-                if member.batch > self._newest and member.batch not in self._filled:
-                    if len(self._filled) >= most:
+            waiting, allowed = sum(self._filled.values()), 0
+            for member, size in zip(members, sizes, strict=True):
+                before = self._filled.get(member.batch, 0)
+                needed = max(before, size * self._batch_size)
+                if member.batch > self._newest and needed > before and not member.done.cancelled():
+                    if waiting - before + needed > self._most_bytes or len(self._filled) >= MAX_LATER_BATCHES:
                         break
-                    self._filled.add(member.batch)
+                    self._filled[member.batch], waiting = needed, waiting - before + needed
                 allowed += 1
-            waiting = len(self._filled) * each
             is_new = allowed < len(members) and not self._is_short
             self._is_short = self._is_short or is_new
         self._supply.report.note_waiting(waiting)
         if is_new:
             LOG.warning(
-                "share_memory suffices for %d later batches of %.3f GiB (%d clips of up to %.3f GiB), so fewer clips "
-                "are decoded together; give ClipLoader more share_memory, or the sampler a smaller window",
-                most,
-                each / GIBIBYTE,
-                self._batch_size,
-                self._largest / GIBIBYTE,
+                "share_memory=%d bytes suffices for %d later batches of %d bytes, so fewer clips are decoded together; "
+                "give ClipLoader more share_memory, or the sampler a smaller window",
+                self._most_bytes,
+                min(self._most_bytes // max(1, needed), MAX_LATER_BATCHES),
+                needed,
             )
         return max(1, allowed)
 
-    def _arrived(self, task: "Future[list[Fetched | Fault | None]]", group: _Group, granted: list[Room]) -> None:
-        """Give the clips of a finished task to their batches, and request those again that were left out."""
+    def _arrived(self, task: "Future[list[Fetched | Fault | int]]", group: _Group, granted: list[Room]) -> list[_Group]:
+        """Give the clips of a finished task to their batches.
+
+        Clips that were left out form groups. A group that is needed now is returned, and must be requested again. A
+        group that is not needed yet is requested when a batch of one of its clips begins.
+        """
         members = group.members
         if self._rooms is not None:
             self._rooms.wrote(granted)
         if task.cancelled():
             for member in members:
                 member.done.cancel()
-            return
+            return []
         if (error := task.exception()) is not None:
             for member in members:
                 if member.done.set_running_or_notify_cancel():
                     member.done.set_exception(error)
-            return
+            return []
         found = task.result()
         fetched = [one for one in found if isinstance(one, Fetched)]
-        if self._balance is not None and fetched and fetched[0].frames is not None and fetched[0].cost.cpu:
-            self._balance.decoded_by_cpu(fetched[0].cost, fetched[0].decode_seconds)
+        if fetched and fetched[0].frames is not None:
+            warn_of_copies(granted, [one.frames for one in fetched])
+            if self._balance is not None and fetched[0].cost.cpu:
+                self._balance.decoded_by_cpu(fetched[0].cost, fetched[0].decode_seconds)
         self._give_to_gpu(members, found)
+        left: dict[int, list[_Member]] = {}
         for member, one in zip(members, found, strict=True):
-            if one is not None and member.done.set_running_or_notify_cancel():
+            if isinstance(one, int):
+                left.setdefault(one, []).append(member)
+            elif member.done.set_running_or_notify_cancel():
                 member.done.set_result(one)
-        rest = _Group([member for member, one in zip(members, found, strict=True) if one is None], group.on_gpu)
+        needed = []
         with self._lock:
-            is_needed = any(member.batch <= self._newest for member in rest.members)
-            for member in rest.members:
-                member.rest = None if is_needed else rest
-        if is_needed:
-            self._request(rest)
+            for rest in (_Group(own, group.on_gpu) for own in left.values()):
+                if any(member.batch <= self._newest for member in rest.members):
+                    needed.append(rest)
+                else:
+                    for member in rest.members:
+                        member.rest = rest
+        return needed
 
-    def _give_to_gpu(self, members: list[_Member], found: Sequence[Fetched | Fault | None]) -> None:
+    def _give_to_gpu(self, members: list[_Member], found: Sequence[Fetched | Fault | int]) -> None:
         """Give clips that have a movie together to the GPU."""
         clips = [
             (member.batch, member.place, clip)
@@ -252,22 +274,28 @@ class SharedClips:
                 clip.decoding = future
 
 
-def later_by_place(
-    decoded_with: Callable[[int], list[tuple[int, int]]], first: int, count: int, *, batch_size: int, end: int
-) -> Mapping[int, list[Later]]:
-    """Return the clips that are decoded together with a clip of a batch, by the index of this clip in the batch.
+def _cancel_task(task: "Future[Any]", members: list[_Member], _: object) -> None:
+    """Cancel a task if all of its clips were cancelled."""
+    if all(member.done.cancelled() for member in members):
+        task.cancel()
+
+
+def later_clips(
+    grouped: GroupedVisit, options: LoaderOptions, batch: int, numbers: Sequence[int]
+) -> dict[int, list[Later]]:
+    """Return the clips that are decoded together with clips of a batch, by the index of the clip in the batch.
 
     Args:
-        decoded_with: `decoded_with` of the sampler.
-        first: The index of the batch's first clip among the clips of the iteration.
-        count: The number of clips of the batch.
-        batch_size: The number of clips of a full batch. All batches before this one are full.
-        end: The number of clips of the iteration that become part of a batch.
+        grouped: The clips of the iteration.
+        options: The options of ClipLoader.
+        batch: The index of the batch in the iteration. All batches before it are full.
+        numbers: The clips of the batch, without padding.
     """
+    size, count = options.batch_size, len(grouped.clips)
+    end = count - count % size if options.last == "drop" else count  # the clips that become part of a batch
     found = {}
-    for place in range(count):
-        others = [(index, number) for index, number in decoded_with(first + place) if index < end]
+    for place, number in enumerate(numbers):
+        others = [one for one in grouped.later(batch * size + place, number) if one[0] < end]
         if others:
-            batch = first // batch_size
-            found[place] = [Later(index // batch_size - batch, index % batch_size, number) for index, number in others]
+            found[place] = [Later(index // size - batch, index % size, clip) for index, clip in others]
     return found

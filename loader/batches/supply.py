@@ -332,7 +332,7 @@ class ClipSupply:
 
     def submit_group(
         self, numbers: list[int], *, on_gpu: bool | None, answer: Answer
-    ) -> Future[list[Fetched | Fault | None]]:
+    ) -> Future[list[Fetched | Fault | int]]:
         """Let a worker fetch clips of one medium, and decode them together if possible.
 
         Args:
@@ -341,7 +341,7 @@ class ClipSupply:
             answer: A function that answers the worker's questions.
 
         Returns:
-            The future of the clips. A clip that was not decoded together with the first one is None.
+            The future of the clips. Clips with the same number were left out, and may be requested as a group.
         """
         return self.pool.submit(GroupRequest(numbers=numbers, on_gpu=on_gpu), answer)
 

@@ -106,30 +106,46 @@ def in_groups(
         begins = (np.diff(groups[line], prepend=-1) != 0) | (within_lane == 0)
         number = np.cumsum(begins) - 1  # the number of the group, or of the part of a group, in the line
         first = np.flatnonzero(begins)
-        first_of_lane = number[np.searchsorted(lane, np.arange(lanes))[lane].clip(max=count - 1)]
-        rounds = (number - first_of_lane) * share // window + np.arange(count) - first[number]
+        begin_of_lane = np.arange(count) - within_lane
+        within_group = np.arange(count) - first[number]
+        rounds = (number - number[begin_of_lane]) * share // window + within_group
         line = line[np.lexsort((rng.permutation(count), rounds, lane))]
     order = np.empty(count, np.int64)
     order[within_lane * lanes + lane] = line
     return order
 
 
-def later_members(groups: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Find the members of each group among entries.
+class GroupedVisit:
+    """The clips of an iteration that are decoded together.
 
     Args:
+        clips: The clip of each entry, int64 [entries].
         groups: The group of each entry, int64 [entries].
-
-    Returns:
-        Whether each entry is the first one of its group, bool [entries], and the index of the next entry of the group,
-        or -1, int64 [entries].
     """
-    by_group = np.argsort(groups, kind="stable")
-    is_same = np.diff(groups[by_group]) == 0
-    is_first, following = np.ones(len(groups), np.bool_), np.full(len(groups), -1, np.int64)
-    is_first[by_group[1:][is_same]] = False
-    following[by_group[:-1][is_same]] = by_group[1:][is_same]
-    return is_first, following
+
+    def __init__(self, clips: NDArray[np.int64], groups: NDArray[np.int64]) -> None:
+        by_group = np.argsort(groups, kind="stable")
+        is_same = np.diff(groups[by_group]) == 0
+        self.clips = clips
+        self._is_first, self._following = np.ones(len(clips), np.bool_), np.full(len(clips), -1, np.int64)
+        self._is_first[by_group[1:][is_same]] = False
+        self._following[by_group[:-1][is_same]] = by_group[1:][is_same]
+
+    def later(self, place: int, clip: int) -> list[tuple[int, int]]:
+        """Return the later entries that are decoded together with an entry, as (index, clip), ascending.
+
+        The list is empty if the entry is decoded together with an earlier one, or if it is not an entry of this visit.
+
+        Args:
+            place: The index of the entry.
+            clip: The clip of the entry.
+        """
+        if place >= len(self.clips) or self.clips[place] != clip or not self._is_first[place]:
+            return []
+        found: list[tuple[int, int]] = []
+        while (place := int(self._following[place])) >= 0:
+            found.append((place, int(self.clips[place])))
+        return found
 
 
 def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:

@@ -119,21 +119,14 @@ class ElasticSampler(Sampler[Entry], ABC):
             yield entry
 
     @property
-    def share(self) -> int:
+    def group_size(self) -> int:
         """The number of clips that a loader decodes together."""
         return 1
 
-    def decoded_with(self, place: int) -> list[tuple[int, int]]:
-        """Return the later entries of this iteration that a loader decodes together with an entry.
-
-        Args:
-            place: The index of the entry among the entries of this iteration.
-
-        Returns:
-            (index, clip number) of each such entry, ascending. The list is empty if the entry is decoded together with
-            an earlier one.
-        """
-        return []
+    @property
+    def grouped(self) -> order.GroupedVisit | None:
+        """The clips of the newest iteration that a loader decodes together. None before the iteration's first entry."""
+        return None
 
     def deliver(self, entries: int) -> None:
         """Count entries of this iteration as delivered. A loader calls this method when it delivers entries.
@@ -345,7 +338,7 @@ class ClipSampler(ElasticSampler[int]):
         self._groups = None if share is None else order.neighbour_groups(_blocks_of(dataset, "medium"), share)
         self._window = window or (WINDOW_OF_BLOCKS if share is None else WINDOW_OF_GROUPS)
         self._lanes = world_size  # the number of lanes of this epoch, for the order of groups
-        self._later: tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]] | None = None
+        self._grouped: order.GroupedVisit | None = None
         locality = None
         if self._blocks is not None:  # the state includes this checksum, because other blocks give another order
             locality = f"{self._window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
@@ -361,9 +354,14 @@ class ClipSampler(ElasticSampler[int]):
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     @property
-    def share(self) -> int:
+    def group_size(self) -> int:
         """The number of clips that a loader decodes together."""
         return self._share or 1
+
+    @property
+    def grouped(self) -> order.GroupedVisit | None:
+        """The clips of the newest iteration that a loader decodes together. None before the iteration's first entry."""
+        return self._grouped
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         blocks, window, seed, shuffle = self._blocks, self._window, self.seed, self.shuffle
@@ -387,28 +385,17 @@ class ClipSampler(ElasticSampler[int]):
         if self.shuffle or self._weights is not None:
             rng = order.generator(self.seed, epoch, stream=1)
         places = order.in_groups(
-            groups[clips], lanes=self._lanes, share=self.share, window=self._window, spread=self._spread, rng=rng
+            groups[clips], lanes=self._lanes, share=self.group_size, window=self._window, spread=self._spread, rng=rng
         )
         own = share(places)
         of_group = groups[clips[own]]
         of_group[self._ranks.length(self._entries - self._start, uneven="allow") :] = -1  # a repeated clip
-        self._later = clips[own], *order.later_members(of_group)
-        yield from self._later[0].tolist()
-
-    def decoded_with(self, place: int) -> list[tuple[int, int]]:
-        """Return the later entries of this iteration that a loader decodes together with an entry, as (index, clip)."""
-        if self._later is None:
-            return []
-        clips, is_first, following = self._later
-        found: list[tuple[int, int]] = []
-        if is_first[place]:
-            while (place := int(following[place])) >= 0:
-                found.append((place, int(clips[place])))
-        return found
+        self._grouped = order.GroupedVisit(clips[own], of_group)
+        yield from self._grouped.clips.tolist()
 
     def _begin(self, epoch: int, start: int) -> None:
         super()._begin(epoch, start)
-        self._later = None
+        self._grouped = None
         if not start:
             self._lanes = self._ranks.world_size
 
@@ -418,10 +405,12 @@ class ClipSampler(ElasticSampler[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state, saved by any rank with any world size. Raises FramedexError as ElasticSampler does."""
+        lanes = state.get("lanes") if isinstance(state, Mapping) else None
+        if lanes is not None:
+            check_counts(lanes=(lanes, 1))
         super().load_state_dict(state)
-        if self._share is not None and self._start:
-            check_counts(lanes=(state["lanes"], 1))
-            self._lanes = state["lanes"]
+        if self._start and lanes is not None:
+            self._lanes = lanes
 
     def distinct_media(self, batch_size: int, *, epoch: int = 0) -> float:
         """Return the mean number of distinct media in a full batch of this rank, which is at most `batch_size`.

@@ -68,10 +68,9 @@ def test_frames_decoded_together_equal_frames_decoded_alone(index: Path, device:
 def test_both_decoders_share_groups(index: Path, device: str) -> None:
     dataset = ClipDataset.from_index(index, POLICY)
     sampler = ClipSampler(dataset, shuffle=True, share=4, window=3)
-    for share_memory in ("2GiB", "2MB"):
-        shared, _ = delivered(
-            dataset, sampler=sampler, device=device, num_workers=2, collate="list", share_memory=share_memory
-        )
+    options: list[dict[str, Any]] = [{}, {"share_memory": "2MB"}, {"cpu_share": 0.5}]
+    for more in options:
+        shared, _ = delivered(dataset, sampler=sampler, device=device, num_workers=2, collate="list", **more)
         assert len(shared) == len(dataset)
         for frames, numbers in shared.values():
             assert [read_barcode(frame) for frame, number in zip(frames, numbers, strict=True) if number >= 0] == [

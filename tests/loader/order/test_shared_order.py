@@ -101,8 +101,12 @@ def test_each_clip_is_announced_once_by_the_first_clip_of_its_group(
         begin = first.setdefault(int(groups[clip]), place)
         if begin != place:
             expected[begin].append((place, clip))
-    assert {place: sampler.decoded_with(place) for place in range(len(visit))} == expected
-    assert all(not ClipSampler(dataset).decoded_with(place) for place in range(len(visit)))
+    if visit:
+        grouped = sampler.grouped
+        assert grouped is not None
+        assert {place: grouped.later(place, clip) for place, clip in enumerate(visit)} == expected
+        assert not any(grouped.later(place, clip + 1) for place, clip in enumerate(visit))
+        assert grouped.later(len(visit), visit[0]) == []
 
 
 @settings(max_examples=3 * EXAMPLES)
@@ -178,13 +182,15 @@ def test_draws_by_weights_form_groups_too() -> None:
     assert sorted(sampler) == sorted(plain)
     sampler.set_epoch(0)
     visit = list(sampler)
-    groups = groups_of(dataset, 5)
+    groups, grouped = groups_of(dataset, 5), sampler.grouped
+    assert grouped is not None
+    later = {place: grouped.later(place, clip) for place, clip in enumerate(visit)}
     assert all(
         groups[visit[place]] == groups[clip] == groups[visit[other]]
-        for place in range(len(visit))
-        for other, clip in sampler.decoded_with(place)
+        for place, others in later.items()
+        for other, clip in others
     )
-    assert any(sampler.decoded_with(place) for place in range(len(visit)))
+    assert sum(map(len, later.values())) == len(visit) - len(set(groups[visit].tolist()))
 
 
 @pytest.mark.parametrize(
