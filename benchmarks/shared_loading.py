@@ -7,7 +7,8 @@ minute of video. Batches of 16 clips are delivered at 224×224. Each way has its
 The fields of a row:
 - `videos`, `clips`: the number of copies of the video, and of clips in an epoch.
 - `media`: the mean number of distinct videos in a batch, by `share` of the sampler.
-- By way of decoding, then by `share`: `rates`, clips/s in turns of `--seconds` after a warm-up; `median`, their median;
+- By way of decoding, then by `share`: `rates`, clips/s in turns of `--seconds`, of at least 4 batches, when the memory
+  for later batches is filled, or after 15 seconds; `median`, their median;
   `packets`, the number of packets decoded for each delivered frame; `waiting_mib`, the greatest memory of later batches
   whose first clips were decoded; `decoded`, the number of clips by decoder.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -39,7 +41,8 @@ from benchmarks.training_videos import FORMATS, make_minute, video_path
 SAMPLINGS = {"16 consecutive": (0, 0), "1 fps": (1, 2)}
 VIDEOS = 64
 SHARES = (1, 8)
-TURNS = 3
+TURNS, MIN_BATCHES = 3, 4
+WARM_UP_SECONDS = 15.0  # at most
 
 
 def dataset_path(folder: Path, name: str, sampling: str, videos: int) -> Path:
@@ -79,6 +82,7 @@ def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Ro
     """Return the values of one way with one `share`."""
     from framedex import ClipDataset, ClipLoader
     from framedex.bench.measure import wait_for
+    from framedex.loader.order.sampler import WINDOW_OF_GROUPS
 
     dataset = ClipDataset(path, size=SIZE)
     decode, workers = WAYS[way]
@@ -90,17 +94,22 @@ def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Ro
         num_workers=min(workers, os.cpu_count() or 1),
         sampler=sampler_of(dataset, share),
     )
-    batches, rates = endless(loader), []
-    for turn in range(TURNS + 1):  # the first one is a warm-up
+    batches = endless(loader)
+
+    def rate(seconds: float, least: int, most: float) -> float:
+        """Return clips/s of at least so many batches in at least `seconds`. `most` is the maximum number of batches."""
         count, begun = 0, time.perf_counter()
-        while not count or time.perf_counter() - begun < (seconds if turn else 2 * seconds):
+        while count < most and (count < least or time.perf_counter() - begun < seconds):
             wait_for(next(batches)["frames"])
             count += 1
-        rates.append(count * BATCH / (time.perf_counter() - begun))
+        return count * BATCH / (time.perf_counter() - begun)
+
+    rate(WARM_UP_SECONDS, 1, 1 if share == 1 else share * WINDOW_OF_GROUPS // BATCH)  # until the memory is filled
+    rates = [rate(seconds, MIN_BATCHES, math.inf) for _ in range(TURNS)]
     report = loader.report
     found = {
-        "rates": [round(rate, 1) for rate in rates[1:]],
-        "median": round(statistics.median(rates[1:]), 1),
+        "rates": [round(one, 1) for one in rates],
+        "median": round(statistics.median(rates), 1),
         "packets": round(report.packets / report.frames, 3),
         "waiting_mib": report.waiting_bytes >> 20,
         "decoded": dict(report.decoded),

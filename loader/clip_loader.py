@@ -80,9 +80,10 @@ class ClipLoader:
             dataset's `on_error`.
         num_workers: The number of processes that read and decode clips. If 0, this process does all work.
         threads: The number of decoder threads per clip.
-        share_memory: The maximum amount of memory for clips that are decoded before their batches are needed, in bytes
-            or as a text such as "2GiB", if the sampler has `share`. If it does not suffice, fewer clips are decoded
-            together. A batch takes its whole memory as soon as its first clip is decoded.
+        share_memory: The maximum amount of memory for later batches whose first clips were decoded together with clips
+            of earlier batches, in bytes or as a text such as "2GiB". It is used only if the sampler has `share`. The
+            batches that are prepared ahead (`prefetch`) take memory in addition. If it does not suffice, fewer clips
+            are decoded together.
         prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips (two groups,
             if the sampler has `share`) per worker are always in progress.
         output: The type of arrays: "torch" for tensors, or "numpy" for arrays, which do not need torch.
