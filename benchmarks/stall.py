@@ -3,7 +3,8 @@
 A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops 90 %
 of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
 with batches that the step takes ("fed"), and in another process that drops its batches, beside a step on batches that
-are already there. The speed of a machine changes within seconds, so the step's own speed is measured in turns with the
+are already there. With `--share`, clips are windows of several videos (benchmarks/shared_loading.py) in an order of
+`ClipSampler(share=…)`, or in a shuffled order for `--share 1`. The speed of a machine changes within seconds, so the step's own speed is measured in turns with the
 others. (A DataLoader would work on in the step's own turns, so own speed is measured before it is made.) Batches that
 wait at the begin of a turn are not counted. An epoch has 100,000 clips, so that neither its begin nor its end is
 measured.
@@ -33,14 +34,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from benchmarks.row_file import Row, RowFile
+from benchmarks.shared_loading import SAMPLINGS as WINDOWS
+from benchmarks.shared_loading import VIDEOS, endless, sampler_of
+from benchmarks.shared_loading import dataset_path as windows_path
 from benchmarks.training import BATCH, FRAMES, SIZE, dataset_path, environment_of, prepare_all
+from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
 FORMAT, SAMPLING = "340x256 GOP 30", "16 consecutive"
@@ -129,10 +134,29 @@ def there() -> Iterator[torch.Tensor]:
     return itertools.repeat(torch.randint(0, 255, (BATCH, FRAMES, *SIZE, 3), dtype=torch.uint8, device="cuda"))
 
 
-def loaded(path: Path, way: str) -> Loader:
+class Source(NamedTuple):
+    """The clips to load.
+
+    Attributes:
+        path: The dataset.
+        share: The number of clips that are decoded together. 0 for clips that are drawn in a very long epoch.
+    """
+
+    path: Path
+    share: int
+
+    def sampler(self, dataset: ClipDataset) -> ClipSampler:
+        """Return the order of the clips."""
+        if not self.share:
+            return ClipSampler(dataset, weights=np.ones(len(dataset)), length=EPOCH, seed=1)
+        found: ClipSampler = sampler_of(dataset, self.share)
+        return found
+
+
+def loaded(source: Source, way: str) -> Loader:
     """Begin a way of loading clips of a dataset."""
-    dataset = ClipDataset(path, size=SIZE)
-    sampler = ClipSampler(dataset, weights=np.ones(len(dataset)), length=EPOCH, seed=1)
+    dataset = ClipDataset(source.path, size=SIZE)
+    sampler = source.sampler(dataset)
     if way in LOADERS:
         loader = ClipLoader(
             dataset,
@@ -142,7 +166,7 @@ def loaded(path: Path, way: str) -> Loader:
             num_workers=LOADERS[way],
             sampler=sampler,  # type: ignore[arg-type]
         )
-        return (batch["frames"] for batch in loader), loader.close
+        return (batch["frames"] for batch in endless(loader)), loader.close
     clips = torch.utils.data.DataLoader(
         Torchcodec(dataset) if way == "torchcodec" else Frames(dataset),
         batch_size=BATCH,
@@ -188,9 +212,9 @@ class Torchcodec(torch.utils.data.Dataset[Any]):
         return nn.functional.interpolate(frames, SIZE, mode="bilinear", antialias=True).byte().permute(0, 2, 3, 1)
 
 
-def _discard(path: Path, way: str, pipe: Any) -> None:
+def _discard(source: Source, way: str, pipe: Any) -> None:
     """Load batches and drop them between messages "go" and "stop", and then send clips/s. First, send "ready"."""
-    frames, close = loaded(path, way)
+    frames, close = loaded(source, way)
     for batch in itertools.islice(frames, WARM_UP):
         batch.cuda(non_blocking=True)
     pipe.send("ready")
@@ -208,11 +232,11 @@ def _discard(path: Path, way: str, pipe: Any) -> None:
 
 
 @contextlib.contextmanager
-def elsewhere(path: Path, way: str) -> Iterator[Any]:
+def elsewhere(source: Source, way: str) -> Iterator[Any]:
     """Run a loader in another process that drops its batches. Yield the pipe of `_discard`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_discard, args=(path, way, theirs))
+    process = context.Process(target=_discard, args=(source, way, theirs))
     process.start()
     theirs.close()
     try:
@@ -225,11 +249,11 @@ def elsewhere(path: Path, way: str) -> Iterator[Any]:
         process.kill()
 
 
-def measure(trainer: Trainer, path: Path, way: str, seconds: float, turns: int) -> Row:
+def measure(trainer: Trainer, source: Source, way: str, seconds: float, turns: int) -> Row:
     """Return a row of one way."""
     before = [trainer.rate(there(), seconds)["clips"] for _ in range(turns)] if way in OTHERS else None
     begun = time.perf_counter()
-    frames, close = loaded(path, way)
+    frames, close = loaded(source, way)
     first = next(frames)
     row: Row = {"first_batch": round(time.perf_counter() - begun, 2)}
     for batch in itertools.chain([first], itertools.islice(frames, WARM_UP)):
@@ -247,7 +271,7 @@ def measure(trainer: Trainer, path: Path, way: str, seconds: float, turns: int) 
             of_turn[name].append(value)
     row |= memory_in_use()
     close()
-    with elsewhere(path, way) as pipe:
+    with elsewhere(source, way) as pipe:
         for _ in range(turns):
             own = trainer.rate(there(), seconds)["clips"]
             pipe.send("go")
@@ -288,6 +312,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", action="append", default=[], choices=list(KEPT))
     parser.add_argument("--way", action="append", default=[], choices=[*LOADERS, *OTHERS])
+    parser.add_argument("--share", type=int, default=0)
+    parser.add_argument("--format", default=FORMAT, choices=list(FORMATS))
+    parser.add_argument("--windows", default=SAMPLING, choices=list(WINDOWS), help="with --share")
     parser.add_argument("--layers", type=int, default=12, help="of the masked model; the other has 12")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement in a turn")
     parser.add_argument("--turns", type=int, default=5)
@@ -303,14 +330,18 @@ def main() -> None:
         "seconds": options.seconds,
     }
     rows = RowFile(options.out, environment_of("cuda", "nvidia-dali-cuda120", "torch", "torchcodec"), setup)
-    prepare_all(folder, [FORMAT])
-    path = dataset_path(folder, FORMAT, SAMPLING)
+    if options.share:
+        source = Source(windows_path(folder, options.format, options.windows, VIDEOS), options.share)
+        more = {"format": options.format, "sampling": options.windows, "share_clips": options.share}
+    else:
+        prepare_all(folder, [FORMAT])
+        source, more = Source(dataset_path(folder, FORMAT, SAMPLING), 0), {}
     for model in options.model or list(KEPT):
         trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12)
         for way in options.way or [*LOADERS, *OTHERS]:
-            key = {"model": model, "way": way}
+            key = {"model": model, "way": way} | more
             if not rows.has(**key):
-                rows.add(key | measure(trainer, path, way, options.seconds, options.turns))
+                rows.add(key | measure(trainer, source, way, options.seconds, options.turns))
 
 
 if __name__ == "__main__":
