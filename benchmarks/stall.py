@@ -1,13 +1,13 @@
 """How fast a training step runs on the clips that a loader delivers, beside its speed on clips that are already there.
 
-A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops 90 %
-of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
+A ViT-B trains on batches of 16 clips of 16 × 224 × 224 from 340×256 H.264 (16 consecutive frames): "masked" drops
+90 % of the tokens, as a masked autoencoder's encoder does, and "fine" keeps all. Each way of loading is measured alone,
 with batches that the step takes ("fed"), and in another process that drops its batches, beside a step on batches that
 are already there. With `--share`, clips are windows of several videos (benchmarks/shared_loading.py) in an order of
-`ClipSampler(share=…)`, or in a shuffled order for `--share 1`. The speed of a machine changes within seconds, so the step's own speed is measured in turns with the
-others. (A DataLoader would work on in the step's own turns, so own speed is measured before it is made.) Batches that
-wait at the begin of a turn are not counted. An epoch has 100,000 clips, so that neither its begin nor its end is
-measured.
+`ClipSampler(share=…)`, or in a shuffled order for `--share 1`. The speed of a machine changes within seconds, so the
+step's own speed is measured in turns with the others. (A DataLoader would work on in the step's own turns, so own
+speed is measured before it is made.) Batches that wait at the begin of a turn are not counted. An epoch has 100,000
+clips, so that neither its begin nor its end is measured.
 
 The fields of a row, which are medians over the turns:
 - `own`: clips/s of the step on batches that are already there, while the loader has nothing to do.

@@ -15,7 +15,7 @@ from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order import order
-from framedex.loader.order.sampler import ElasticSampler, Share
+from framedex.loader.order.sampler import ElasticSampler, Selection
 
 BUCKETS = 8  # default number of buckets by numbers, so small that even small datasets have full batches
 # There is one bucket for each number of clips per batch up to this number. Above, there are this many buckets for each
@@ -322,10 +322,10 @@ class BucketSampler(ElasticSampler[list[int]]):
         drawn: list[int] = np.random.default_rng(number).choice(self._layout.neighbours(number), count).tolist()
         return drawn
 
-    def _visit(self, epoch: int, share: Share) -> Iterable[list[int]]:
+    def _visit(self, epoch: int, select: Selection) -> Iterable[list[int]]:
         layout = self._layout
         clips, first, stop = epoch_batches(layout, shuffle=self.shuffle, seed=self.seed, epoch=epoch, alike=self._alike)
-        for batch in share(np.arange(len(first))).tolist():
+        for batch in select(np.arange(len(first))).tolist():
             yield clips[first[batch] : stop[batch]].tolist()
 
 

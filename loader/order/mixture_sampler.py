@@ -15,7 +15,7 @@ from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.order import RankShare, Uneven, generator, within_groups
-from framedex.loader.order.sampler import ElasticSampler, Share
+from framedex.loader.order.sampler import ElasticSampler, Selection
 
 Until = Literal["first_exhausted", "all_exhausted"]
 MAX_CLIPS = 10_000_000_000  # maximum number of clips of a part in an epoch; a longer order would not fit into memory
@@ -199,9 +199,9 @@ class MixtureSampler(ElasticSampler[int]):
         ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(sum(self.counts), identity, seed=seed, ranks=ranks)
 
-    def _visit(self, epoch: int, share: Share) -> Iterable[int]:
+    def _visit(self, epoch: int, select: Selection) -> Iterable[int]:
         order = mixture_order(self._sizes, self._counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
-        yield from share(order).tolist()
+        yield from select(order).tolist()
 
 
 def _sizes_of(dataset: Any) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ except ModuleNotFoundError:
 
 
 # A function that selects, from the order of an epoch, the entries that this rank still visits.
-Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Selection = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class ElasticSampler(Sampler[Entry], ABC):
@@ -65,8 +65,8 @@ class ElasticSampler(Sampler[Entry], ABC):
         self._begin(0, 0)
 
     @abstractmethod
-    def _visit(self, epoch: int, share: Share) -> Iterable[Entry]:
-        """Return the entries that `share` takes from the order of an epoch."""
+    def _visit(self, epoch: int, select: Selection) -> Iterable[Entry]:
+        """Return the entries that `select` selects from the order of an epoch."""
 
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
@@ -363,10 +363,10 @@ class ClipSampler(ElasticSampler[int]):
         """The clips of the newest iteration that a loader decodes together. None before the iteration's first entry."""
         return self._grouped
 
-    def _visit(self, epoch: int, share: Share) -> Iterable[int]:
+    def _visit(self, epoch: int, select: Selection) -> Iterable[int]:
         blocks, window, seed, shuffle = self._blocks, self._window, self.seed, self.shuffle
         if self._groups is not None:
-            yield from self._visit_groups(self._groups, epoch, share)
+            yield from self._visit_groups(self._groups, epoch, select)
             return
         if self._weights is None:
             clips = order.epoch_order(
@@ -376,9 +376,9 @@ class ClipSampler(ElasticSampler[int]):
             clips = drawn_order(self._weights, self._entries, seed=seed, epoch=epoch)
             if blocks is not None:  # stream 1 of random numbers, because the draw of clips used stream 0
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
-        yield from share(clips).tolist()
+        yield from select(clips).tolist()
 
-    def _visit_groups(self, groups: NDArray[np.int64], epoch: int, share: Share) -> Iterable[int]:
+    def _visit_groups(self, groups: NDArray[np.int64], epoch: int, select: Selection) -> Iterable[int]:
         clips, rng = np.arange(self._count), None
         if self._weights is not None:
             clips = drawn_order(self._weights, self._entries, seed=self.seed, epoch=epoch)
@@ -387,7 +387,7 @@ class ClipSampler(ElasticSampler[int]):
         places = order.in_groups(
             groups[clips], lanes=self._lanes, share=self.group_size, window=self._window, spread=self._spread, rng=rng
         )
-        own = share(places)
+        own = select(places)
         of_group = groups[clips[own]]
         of_group[self._ranks.length(self._entries - self._start, uneven="allow") :] = -1  # a repeated clip
         self._grouped = order.GroupedVisit(clips[own], of_group)
