@@ -69,10 +69,10 @@ def test_both_decoders_share_groups(index: Path, device: str) -> None:
     dataset = ClipDataset.from_index(index, POLICY)
     sampler = ClipSampler(dataset, shuffle=True, share=4, window=3)
     options: list[dict[str, Any]] = [{}, {"share_memory": "2MB"}, {"cpu_share": 0.5}]
-    for more in options:
+    for more in some(options, 3):
         shared, _ = delivered(dataset, sampler=sampler, device=device, num_workers=2, collate="list", **more)
         assert len(shared) == len(dataset)
-        for frames, numbers in shared.values():
+        for frames, numbers in some(shared.values()):
             assert [read_barcode(frame) for frame, number in zip(frames, numbers, strict=True) if number >= 0] == [
                 number for number in numbers if number >= 0
             ]
