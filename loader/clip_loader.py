@@ -137,6 +137,13 @@ class ClipLoader:
             batch_size = largest or UNKNOWN_SIZE
         source: Any = sampler if batch_sampler is None else batch_sampler
         group_size = source.group_size if isinstance(source, ElasticSampler) else 1
+        wrapped = getattr(batch_sampler, "sampler", None)
+        if isinstance(wrapped, ElasticSampler) and wrapped.group_size > 1:
+            raise FramedexError(
+                "a sampler with share has no effect within a sampler of batches",
+                found=type(batch_sampler).__name__,
+                remedy="pass the sampler as sampler=, and batch_size=",
+            )
         if group_size > 1 and isinstance(dataset, MultiViewDataset):
             raise FramedexError(
                 "clips of several views cannot be decoded together with other clips",

@@ -259,7 +259,7 @@ def runs_of(order: NDArray[np.int64]) -> list[tuple[slice, int]]:
 
 def warn_of_copies(granted: list[Room], frames: list[Any]) -> None:
     """Warn once if a worker was given room, but returned frames instead of writing them there."""
-    if granted and not all(isinstance(one, Placed) for one in frames):
+    if len(granted) > sum(isinstance(one, Placed) for one in frames):
         warn_once("workers must not open the memory of batches in /proc, so frames are copied once more")
 
 

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from framedex.loader.batches.faults import Fault, Fetched, GroupSizes, OfMember
 from framedex.loader.batches.frames import LoaderOptions
 from framedex.loader.batches.rooms import Placed, Room, Rooms, warn_of_copies
-from framedex.loader.batches.supply import ClipSupply
+from framedex.loader.batches.supply import ClipSupply, WorkerDiedError
 from framedex.loader.order.order import GroupedVisit
 from framedex.loader.routing.balance import Balance, ClipCost
 
 LOG = logging.getLogger("framedex.loader")
-MAX_LATER_BATCHES = 256  # each takes a file descriptor in two processes, which may have 1024 each
+# Each later batch takes one file descriptor in the trainer's process and two in the feeder, which may have 1024 each.
+MAX_LATER_BATCHES = 128
 # A function that gives clips with one movie to the GPU. Its arguments are (key of the batch, index in the batch, clip)
 # of each clip. It returns the future of each clip with its frames.
 DecodeTogether = Callable[[Sequence[tuple[int, int, Fetched]]], Sequence["Future[Any]"]]
@@ -52,8 +53,23 @@ class _Member:
 
 @dataclass(slots=True, eq=False)
 class _Group:
+    """Clips that are requested together.
+
+    Attributes:
+        members: The clips. Empty when the task has finished, because the futures of the clips refer to the group, which
+            would be a circle of references that keeps all frames.
+        on_gpu: As for `ClipSupply.submit`.
+        task: The task of a worker, until it has finished.
+    """
+
     members: list[_Member]
     on_gpu: bool | None
+    task: "Future[list[Fetched | Fault | int]] | None" = None
+
+    def cancel(self, _: object) -> None:
+        """Cancel the task if all clips were cancelled."""
+        if self.task is not None and all(member.done.cancelled() for member in self.members):
+            self.task.cancel()
 
 
 class SharedClips:
@@ -167,13 +183,13 @@ class SharedClips:
                 for member in members:
                     member.done.cancel()
                 continue
+            requested = _Group(members, group.on_gpu, task)
             for member in members:
-                member.done.add_done_callback(partial(_cancel_task, task, members))
-            left = _Group(members, group.on_gpu)
+                member.done.add_done_callback(requested.cancel)
             if task.done():
-                waiting.extend(self._arrived(task, left, granted))
+                waiting.extend(self._arrived(task, requested, granted))
             else:
-                task.add_done_callback(partial(self._finish, left, granted))
+                task.add_done_callback(partial(self._finish, requested, granted))
 
     def _finish(self, group: _Group, granted: list[Room], task: "Future[list[Fetched | Fault | int]]") -> None:
         self._request(*self._arrived(task, group, granted))
@@ -203,7 +219,8 @@ class SharedClips:
                 before = self._filled.get(member.batch, 0)
                 needed = max(before, size * self._batch_size)
                 if member.batch > self._newest and needed > before and not member.done.cancelled():
-                    if waiting - before + needed > self._most_bytes or len(self._filled) >= MAX_LATER_BATCHES:
+                    is_full = not before and len(self._filled) >= MAX_LATER_BATCHES
+                    if is_full or waiting - before + needed > self._most_bytes:
                         break
                     self._filled[member.batch], waiting = needed, waiting - before + needed
                 allowed += 1
@@ -226,14 +243,19 @@ class SharedClips:
         Clips that were left out form groups. A group that is needed now is returned, and must be requested again. A
         group that is not needed yet is requested when a batch of one of its clips begins.
         """
-        members = group.members
+        members, group.members, group.task = group.members, [], None
         if self._rooms is not None:
             self._rooms.wrote(granted)
         if task.cancelled():
             for member in members:
                 member.done.cancel()
             return []
-        if (error := task.exception()) is not None:
+        error = task.exception()
+        if isinstance(error, WorkerDiedError) and len(members) > 1:
+            LOG.warning("%s while it was at a group of %d clips, which are fetched again alone", error, len(members))
+            self._supply.report.add(retried="crash")
+            return self._needed_now([[member] for member in members], group.on_gpu)
+        if error is not None:
             for member in members:
                 if member.done.set_running_or_notify_cancel():
                     member.done.set_exception(error)
@@ -251,9 +273,13 @@ class SharedClips:
                 left.setdefault(one, []).append(member)
             elif member.done.set_running_or_notify_cancel():
                 member.done.set_result(one)
+        return self._needed_now(list(left.values()), group.on_gpu)
+
+    def _needed_now(self, left: list[list[_Member]], on_gpu: bool | None) -> list[_Group]:
+        """Make groups of clips that were left out. Return those that are needed now; `begin` requests the others."""
         needed = []
         with self._lock:
-            for rest in (_Group(own, group.on_gpu) for own in left.values()):
+            for rest in (_Group(members, on_gpu) for members in left):
                 if any(member.batch <= self._newest for member in rest.members):
                     needed.append(rest)
                 else:
@@ -272,12 +298,6 @@ class SharedClips:
         if len(together) > 1:
             for (_, _, clip), future in zip(together, self._decode(together), strict=True):
                 clip.decoding = future
-
-
-def _cancel_task(task: "Future[Any]", members: list[_Member], _: object) -> None:
-    """Cancel a task if all of its clips were cancelled."""
-    if all(member.done.cancelled() for member in members):
-        task.cancel()
 
 
 def later_clips(

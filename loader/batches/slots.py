@@ -43,13 +43,17 @@ class Slot:
     def __init__(self, number: int, descriptor: int) -> None:
         self.number, self._file = number, os.fdopen(descriptor, "r+b", buffering=0)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
+        self._memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)  # this copies the descriptor
         self.size = len(self._memory)
         self._pinned_for: int | None = None  # number of the GPU
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array, uint8 [size], of the slot's memory. Arrays and tensors made from it keep it alive."""
         return np.frombuffer(self._memory, np.uint8)
+
+    def close_file(self) -> None:
+        """Close the descriptor, so that `path` does not exist any more. The memory stays mapped."""
+        self._file.close()
 
     def pin(self, device_id: int) -> None:
         """Lock the memory for fast copies to and from a GPU. If CUDA refuses, copies are slower, but correct.
@@ -231,6 +235,7 @@ class SlotReader:
     def add(self, number: int, descriptor: int) -> None:
         """Map a new slot."""
         slot = self._slots[number] = Slot(number, descriptor)
+        slot.close_file()
         if self._device_id is not None:
             slot.pin(self._device_id)
 

@@ -120,12 +120,14 @@ class GroupedVisit:
 
     Args:
         clips: The clip of each entry, int64 [entries].
-        groups: The group of each entry, int64 [entries].
+        groups: The group of each entry, int64 [entries]. Larger groups than `share` are divided.
+        share: The maximum number of entries that are decoded together.
     """
 
-    def __init__(self, clips: NDArray[np.int64], groups: NDArray[np.int64]) -> None:
+    def __init__(self, clips: NDArray[np.int64], groups: NDArray[np.int64], share: int) -> None:
         by_group = np.argsort(groups, kind="stable")
-        is_same = np.diff(groups[by_group]) == 0
+        _, within = within_groups(np.unique(groups, return_counts=True)[1])
+        is_same = within[1:] % share != 0
         self.clips = clips
         self._is_first, self._following = np.ones(len(clips), np.bool_), np.full(len(clips), -1, np.int64)
         self._is_first[by_group[1:][is_same]] = False

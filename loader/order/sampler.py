@@ -390,7 +390,7 @@ class ClipSampler(ElasticSampler[int]):
         own = select(places)
         of_group = groups[clips[own]]
         of_group[self._ranks.length(self._entries - self._start, uneven="allow") :] = -1  # a repeated clip
-        self._grouped = order.GroupedVisit(clips[own], of_group)
+        self._grouped = order.GroupedVisit(clips[own], of_group, self.group_size)
         yield from self._grouped.clips.tolist()
 
     def _begin(self, epoch: int, start: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
 import signal
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import BatchSampler
 
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, Framing, MultiViewDataset
@@ -266,6 +269,51 @@ def test_draws_from_joined_datasets_show_the_frames_that_they_name(videos: Path)
     assert seen == 60
     assert loader.report.packets < 4 * 60
     loader.close()
+
+
+def test_frames_are_freed_with_their_batches(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    freed = 0
+    gc.collect()
+    gc.disable()
+    try:
+        loader = ClipLoader(dataset, sampler=sampler_of(dataset), batch_size=3)
+        taken: list[weakref.ref[Any]] = []
+        supply = loader._batches.supply  # type: ignore[attr-defined]
+        take = supply.take
+
+        def take_noted(*arguments: Any, **how: Any) -> Any:
+            fetched = take(*arguments, **how)
+            taken.append(weakref.ref(fetched.frames))
+            return fetched
+
+        supply.take = take_noted
+        for batch in loader:
+            assert len(batch["clip_id"]) == 3
+            del batch
+            freed = sum(frames() is None for frames in taken[:-3])
+        assert freed == len(dataset) - 3
+    finally:
+        gc.enable()
+
+
+def test_a_large_group_of_draws_is_decoded_in_parts(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    weights = np.zeros(len(dataset))
+    weights[:2] = 1
+    sampler = ClipSampler(dataset, weights=weights, length=200, share=8)
+    visit, grouped = list(sampler), sampler.grouped
+    assert grouped is not None
+    sizes = [1 + len(grouped.later(place, clip)) for place, clip in enumerate(visit)]
+    assert max(sizes) == 8
+    assert sizes.count(8) == 25
+
+
+def test_a_sampler_of_batches_over_a_sharing_sampler_is_refused(videos: Path) -> None:
+    dataset = ClipDataset.from_index(videos, POLICY)
+    batches = BatchSampler(sampler_of(dataset), 4, drop_last=False)
+    with pytest.raises(FramedexError, match="no effect within a sampler of batches"):
+        ClipLoader(dataset, batch_sampler=batches)
 
 
 def test_views_are_refused(tmp_path: Path) -> None:
