@@ -232,9 +232,15 @@ def _called(function: Callable[..., Any], task: object, ask: Answer | None) -> A
 
 
 def _ask(connection: Any, content: object) -> Any:
-    """Ask the caller a question, and return its answer."""
-    connection.send(_Question(content))
-    return connection.recv()
+    """Ask the caller a question, and return its answer. If the caller has closed the connection, end this process.
+
+    An OSError would be taken for an error of the clip, and the worker would go on with the other clips of its task.
+    """
+    try:
+        connection.send(_Question(content))
+        return connection.recv()
+    except (EOFError, OSError) as error:
+        raise SystemExit from error
 
 
 def _send(connection: Any, answer: tuple[bool, object]) -> None:

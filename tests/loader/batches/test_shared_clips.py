@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import multiprocessing
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -23,7 +25,7 @@ from torch.utils.data import BatchSampler
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, Framing, MultiViewDataset
 from framedex.errors import DecodeError, FramedexError
-from framedex.loader.batches import faults, rooms, shared
+from framedex.loader.batches import faults, fetch, rooms, shared, supply
 from tests.support.counted import some
 from tests.support.depth import EXAMPLES
 from tests.support.media import Recipe, encode, garble_packet, read_barcode
@@ -216,6 +218,31 @@ def test_a_killed_worker_does_not_lose_or_change_a_clip(videos: Path) -> None:
             os.kill(loader._batches.process_ids[0], signal.SIGKILL)
     assert sorted(check(dataset, batches)) == sorted(dataset.column("clip_id").tolist())
     loader.close()
+
+
+def test_a_worker_that_cannot_ask_any_more_ends_at_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _: 0)  # of this process
+    dataset = ClipDataset.from_index(videos, POLICY, size=SIZE)
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    decoded: list[int] = []
+
+    class Counted(fetch.Fetcher):
+        def __call__(self, wanted: Any, ask: Any = None) -> Any:
+            def asks(question: Any) -> Any:
+                if isinstance(question, faults.OfMember):
+                    decoded.append(question.member)
+                    ours.close()
+                return ask(question)
+
+            return super().__call__(wanted, asks)
+
+    ours.send((faults.GroupRequest(numbers=list(range(8)), on_gpu=False), True))
+    answers = threading.Thread(target=lambda: (ours.recv(), ours.send(8)))
+    answers.start()
+    with pytest.raises(SystemExit):
+        supply._serve(theirs, Counted(dataset, fetch.FetchOptions(pixels=[dataset.pixels])), False)
+    answers.join()
+    assert len(decoded) == 1
 
 
 @pytest.fixture(scope="module")
