@@ -24,7 +24,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from typing import Any
 
 from benchmarks.loader_datasets import framedex_command
 from benchmarks.row_file import Row, RowFile
-from benchmarks.training import BATCH, FRAMES, SIZE, WAYS, environment_of
+from benchmarks.training import BATCH, FRAMES, SIZE, WAYS, environment_of, row_of
 from benchmarks.training_videos import FORMATS, make_minute, video_path
 
 # By sampling, the distance of frames and of the begins of windows, in seconds. 0 stands for consecutive frames, and for
@@ -42,20 +41,22 @@ SAMPLINGS = {"16 consecutive": (0, 0), "1 fps": (1, 2)}
 VIDEOS = 64
 SHARES = (1, 8)
 TURNS, MIN_BATCHES = 3, 4
-WARM_UP_SECONDS = 15.0  # at most
+WARM_UP_SECONDS, LIMIT = 15.0, 240.0  # maximum seconds of the warm-up, and of a process
 
 
 def dataset_path(folder: Path, name: str, sampling: str, videos: int) -> Path:
     """Return the path of the dataset of windows of several copies of a video. It is made first."""
     home = folder / "shared" / f"{video_path(folder, name).stem}-{videos}"
     out = home / sampling.replace(" ", "_")
-    minute, index = home / "minute.mp4", home / "index"
+    index = home / "index"
     if not index.exists():
         (home / "videos").mkdir(parents=True, exist_ok=True)
         minute = home / f"minute{video_path(folder, name).suffix}"
         make_minute(video_path(folder, name), minute)
         for number in range(videos):
-            os.link(minute, home / "videos" / f"{number:03d}{minute.suffix}")
+            link = home / "videos" / f"{number:03d}{minute.suffix}"
+            link.unlink(missing_ok=True)
+            link.hardlink_to(minute)
         framedex_command("index", home / "videos", "--out", index, "--depth", "packets")
     if not (out / "dataset.json").exists():
         apart, step = (seconds * FORMATS[name].fps for seconds in SAMPLINGS[sampling])
@@ -122,11 +123,7 @@ def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Ro
 
 def child(*arguments: object) -> Row:
     """Return the values that another process measured, or the reason why there are none."""
-    command = [sys.executable, "-m", "benchmarks.shared_loading", "--child", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        return {"reason": f"its process ended with {done.returncode}: {done.stderr[-600:]}"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return row_of([sys.executable, "-m", "benchmarks.shared_loading", "--child", *map(str, arguments)], LIMIT)
 
 
 def main() -> None:

@@ -319,6 +319,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement in a turn")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
+    if options.share and not set(options.way) <= set(LOADERS):
+        parser.error(f"--share is for the ways {', '.join(LOADERS)}")
+    if not options.share and (options.format, options.windows) != (FORMAT, SAMPLING):
+        parser.error("--format and --windows need --share")
     folder = options.folder.absolute()
     setup = {
         "frames_a_clip": FRAMES,
@@ -338,7 +342,7 @@ def main() -> None:
         source, more = Source(dataset_path(folder, FORMAT, SAMPLING), 0), {}
     for model in options.model or list(KEPT):
         trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12)
-        for way in options.way or [*LOADERS, *OTHERS]:
+        for way in options.way or [*LOADERS, *([] if options.share else OTHERS)]:
             key = {"model": model, "way": way} | more
             if not rows.has(**key):
                 rows.add(key | measure(trainer, source, way, options.seconds, options.turns))

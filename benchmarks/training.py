@@ -207,10 +207,15 @@ def child(folder: Path, name: str, sampling: str, options: argparse.Namespace) -
     """Return a row that was measured in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.training", str(folder), "--out", str(options.out)]
     command += ["--device", options.device, "--child", name, sampling]
+    return row_of(command, options.limit)
+
+
+def row_of(command: list[str], limit: float) -> Row:
+    """Run a command that prints a row, and return the row, or the reason why there is none after `limit` seconds."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"reason": f"past {options.limit:g} s"}
+        return {"reason": f"past {limit:g} s"}
     if done.returncode:
         return {"reason": f"its process ended with {done.returncode}: {done.stderr[-600:]}"}
     return dict(json.loads(done.stdout.splitlines()[-1]))

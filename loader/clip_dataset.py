@@ -471,8 +471,8 @@ class ClipDataset(ColumnsOfClips):
         """Return several clips, each as `__getitem__` does. A torch DataLoader calls this with the clips of a batch.
 
         Pictures that clips of one medium have in common are read and decoded once, so a batch of overlapping clips
-        takes less time than its clips one by one. At most so many clips are decoded together as `clip_bytes` allows
-        for one clip.
+        takes less time than its clips one by one. Clips are decoded together only as far as they do not take more
+        memory than `clip_bytes` allows for one clip.
         """
         wanted, own = list(numbers), type(self)
         if self.decode != "cpu" or (own.__getitem__, own.item) != (ClipDataset.__getitem__, ClipDataset.item):
@@ -486,17 +486,13 @@ class ClipDataset(ColumnsOfClips):
         ready: dict[int, dict[str, Any]] = {}
         indices = list(clips)
         for group in shared_groups(list(clips.values())):
-            several, is_new = [indices[number] for number in group], True
-            while is_new and len(several) > 1:  # again for those that take too much memory together with the others
-                together = [clips[index] for index in several], [epochs[index] for index in several]
-                before = len(ready)
-                try:
-                    for number, item in self._clips.items_together(*together, self.sources):
-                        ready[several[number]] = item
-                except MEDIUM_ERRORS as error:  # clips that are missing are read one by one, which shows the wrong clip
-                    LOG.debug("%d clips could not be decoded together: %r", len(several), error)
-                    break
-                several, is_new = [index for index in several if index not in ready], len(ready) > before
+            several = [indices[number] for number in group]
+            together = [clips[index] for index in several], [epochs[index] for index in several]
+            try:
+                for number, item in self._clips.items_together(*together, self.sources):
+                    ready[several[number]] = item
+            except MEDIUM_ERRORS as error:  # clips that are missing are read one by one, which shows the wrong clip
+                LOG.debug("%d clips could not be decoded together: %r", len(several), error)
         return [ready.get(index) or self._read(number, clips.get(index)) for index, number in enumerate(wanted)]
 
     def _read(self, number: int, clip: Clip | None = None) -> dict[str, Any]:

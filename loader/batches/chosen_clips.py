@@ -202,8 +202,8 @@ class ChosenClips:
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (the index of a clip, its item) for clips of one medium that share pictures, which are decoded once.
 
-        If the clips take too much memory together, only the first ones are yielded. Nothing is yielded if they cannot
-        be decoded together. `epochs` has the epoch of each clip's random draws.
+        Nothing is yielded for clips that cannot be decoded together with others. `epochs` has the epoch of each clip's
+        random draws.
 
         Raises:
             StaleError, DecodeError, TransformError, FramedexError: As for `item`, for any of the clips.

@@ -97,8 +97,8 @@ def pictures_together(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the entries of several items that come from their pictures, as `picture` returns them with decode="cpu".
 
-    If the clips take too much memory together, only entries of the first ones are yielded. Nothing is yielded if they
-    cannot be decoded together.
+    Clips that take too much memory together are decoded in parts. Nothing is yielded for clips that cannot be decoded
+    together with others.
 
     Args:
         clips: Clips of one medium that share pictures. Shared pictures are read and decoded once.
@@ -116,12 +116,13 @@ def pictures_together(
     cutouts = [pixels.cutout(clip.medium, len(clip.frames), draw) for clip, draw in zip(clips, draws, strict=True)]
     for clip, cutout in zip(clips, cutouts, strict=True):
         pixels.check_memory(clip, cutout)
-    group = joined_within_memory(clips, cutouts, pixels)
-    if group is None:
-        return
-    encoded, some = sources.read(group.whole), cutouts[: len(group.clips)]
-    for number, frames in decode_joined(group, encoded, some, dtype=pixels.dtype, threads=pixels.threads):
-        yield number, {"frames": pixels.finished(frames, draws[number])}
+    first = 0
+    while (group := joined_within_memory(clips[first:], cutouts[first:], pixels)) is not None:
+        encoded, some = sources.read(group.whole), slice(first, first + len(group.clips))
+        decoded = decode_joined(group, encoded, cutouts[some], dtype=pixels.dtype, threads=pixels.threads)
+        for number, frames in decoded:
+            yield first + number, {"frames": pixels.finished(frames, draws[first + number])}
+        first = some.stop
 
 
 def joined_within_memory(clips: Sequence[Clip], cutouts: Sequence[Cutout], pixels: PixelOptions) -> JoinedClips | None:
@@ -430,7 +431,7 @@ class Fetcher:
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
 
-    def _placed(self, frames: Any, ask: Callable[[Any], Any] | None) -> Any:
+    def _placed(self, frames: Any, ask: Ask | None) -> Any:
         """Write frames to the place that the loader gives. Return the place, or else the frames."""
         # A dataset's transform may return anything, such as masked arrays or numbers in another order of bytes.
         if ask is None or type(frames) is not np.ndarray or frames.nbytes < SHARED_FROM:

@@ -97,7 +97,7 @@ class SharedClips:
         self._supply, self._rooms, self._balance, self._decode = supply, rooms, balance, decode
         self._batch_size, self._most_bytes = batch_size, most_bytes
         self._early: dict[int, dict[int, _Member]] = {}  # clips of batches that have not begun, by batch and place
-        self._filled: dict[int, int] = {}  # the bytes of memory of those of these batches that have any
+        self._filled: dict[int, int] = {}  # bytes of memory by batch, for batches that have memory and have not begun
         self._newest = 0
         self._is_short = False  # whether the memory did not suffice for a group
         self._lock = threading.RLock()  # a worker pool without processes answers in the thread that submits
@@ -150,7 +150,7 @@ class SharedClips:
             on_gpu: As for `ClipSupply.submit`.
 
         Returns:
-            The futures of those of these clips that belong to the batch, by place.
+            The futures of the requested clips of this batch, by place. Futures of later batches are not returned.
         """
         members = [_Member(batch, place, number)]
         with self._lock:
@@ -224,10 +224,10 @@ class SharedClips:
                         break
                     self._filled[member.batch], waiting = needed, waiting - before + needed
                 allowed += 1
-            is_new = allowed < len(members) and not self._is_short
-            self._is_short = self._is_short or is_new
+            is_first_time = allowed < len(members) and not self._is_short
+            self._is_short |= is_first_time
         self._supply.report.note_waiting(waiting)
-        if is_new:
+        if is_first_time:
             LOG.warning(
                 "share_memory=%d bytes suffices for %d later batches of %d bytes, so fewer clips are decoded together; "
                 "give ClipLoader more share_memory, or the sampler a smaller window",
@@ -276,7 +276,10 @@ class SharedClips:
         return self._needed_now(list(left.values()), group.on_gpu)
 
     def _needed_now(self, left: list[list[_Member]], on_gpu: bool | None) -> list[_Group]:
-        """Make groups of clips that were left out. Return those that are needed now; `begin` requests the others."""
+        """Make groups of clips that were left out, and return the groups that are needed now.
+
+        `begin` requests the other groups.
+        """
         needed = []
         with self._lock:
             for rest in (_Group(members, on_gpu) for members in left):
