@@ -25,7 +25,7 @@ from tests.conftest import Truth
 from tests.support import made
 from tests.support.counted import some
 from tests.support.datasets import content, run
-from tests.support.media import RECIPES, Recipe, encode, garble_packet, read_barcode
+from tests.support.media import RECIPES, decodes, index_with_broken_gop, read_barcode
 from tests.support.reading import Reader, pictures_of
 
 UPSIDE_DOWN = "mjpeg_turned"  # `pictures_of` reads its rows in another order than the full decode
@@ -187,19 +187,7 @@ PACKS = {"images": ["--pack", "images", "--image-format", "png"], "encoded": ["-
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
-    video = tmp_path / "broken.mp4"
-    encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
-    garble_packet(video, video, 10, tmp_path / "WHOLE")
-    framedex.index(video, tmp_path / "INDEX", depth="packets", workers=0, progress=False)
-    return tmp_path / "INDEX"
-
-
-def decodes(dataset: ClipDataset, number: int) -> bool:
-    try:
-        return bool(dataset[number])
-    except DecodeError:
-        return False
+    return index_with_broken_gop(tmp_path)
 
 
 def test_only_clips_that_do_not_decode_are_replaced_or_raise(broken: Path) -> None:

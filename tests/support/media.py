@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import framedex
 from framedex.core.pyav import open_encoder
+from framedex.errors import DecodeError
 from tests.support.bitstream_edits import Coded, Edit
 
 Medium = Callable[[str], Path]  # the fixture `medium`: returns the file of a recipe by name
@@ -261,6 +262,23 @@ def garble_packet(source: Path, target: Path, number: int, index: Path) -> Path:
         return content
 
     return damage(source, target, garble)
+
+
+def index_with_broken_gop(folder: Path) -> Path:
+    """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
+    video = folder / "broken.mp4"
+    encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
+    garble_packet(video, video, 10, folder / "WHOLE")
+    framedex.index(video, folder / "INDEX", depth="packets", workers=0, progress=False)
+    return folder / "INDEX"
+
+
+def decodes(dataset: framedex.ClipDataset, number: int) -> bool:
+    """Return whether a clip decodes."""
+    try:
+        return bool(dataset[number])
+    except DecodeError:
+        return False
 
 
 def make_long(folder: Path) -> Path:

@@ -28,7 +28,7 @@ from framedex.errors import DecodeError, FramedexError
 from framedex.loader.batches import faults, fetch, rooms, shared, supply
 from tests.support.counted import some
 from tests.support.depth import EXAMPLES
-from tests.support.media import Recipe, encode, garble_packet, read_barcode
+from tests.support.media import decodes, index_with_broken_gop, read_barcode
 
 NAMES = ("h264_default.mp4", "h264_b_pyramid.mkv", "hevc_open_gop.mp4")
 POLICY = {"policy": "windows", "frames": 6, "stride": 1, "step": 2}
@@ -247,20 +247,7 @@ def test_a_worker_that_cannot_ask_any_more_ends_at_once(videos: Path, monkeypatc
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an index of a video of three GOPs of ten frames, of which the second one begins with broken bytes."""
-    folder = tmp_path_factory.mktemp("broken")
-    video = folder / "broken.mp4"
-    encode(Recipe(name=video.name, options={"preset": "veryfast", "g": "10"}, frames=30), video)
-    garble_packet(video, video, 10, folder / "WHOLE")
-    framedex.index(video, folder / "INDEX", depth="packets", workers=0, progress=False)
-    return folder / "INDEX"
-
-
-def decodes(dataset: ClipDataset, number: int) -> bool:
-    try:
-        return bool(dataset[number])
-    except DecodeError:
-        return False
+    return index_with_broken_gop(tmp_path_factory.mktemp("broken"))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
