@@ -2,17 +2,18 @@
 
 Each row is a format (benchmarks/training_videos.py) with a sampling: windows of 16 consecutive frames that begin at
 every 16th frame, or of 16 frames that are a second apart and begin every 2 seconds. A dataset has several copies of a
-minute of video. Batches of 16 clips are delivered at 224×224. Each way has its own process.
+minute of video. Batches of 16 clips are delivered at 224×224. Each way of decoding has its own process. With
+`--ranks 2`, it has a loader for each rank, whose batches it takes in turn, as ranks of a training do that wait for one
+another. All use one GPU.
 
 The fields of a row:
-- `videos`, `clips`: the number of copies of the video, and of clips in an epoch.
-- `media`: the mean number of distinct videos in a batch, by `share` of the sampler.
-- By way of decoding, then by `share`: `rates`, clips/s in turns of `--seconds`, of at least 4 batches, when the memory
-  for later batches is filled, or after 15 seconds; `median`, their median;
-  `packets`, the number of packets decoded for each delivered frame; `waiting_mib`, the greatest memory of later batches
-  whose first clips were decoded; `decoded`, the number of clips by decoder.
+- `share`, by its value: `rates`, clips/s of all ranks in turns of `--seconds`, of at least 4 batches, when the memory
+  for later batches is filled, or after 15 seconds; `median`, their median; `packets`, the number of packets decoded for
+  each delivered frame; `waiting_mib`, the greatest memory of later batches whose first clips were decoded;
+  `decoded`, the number of clips by decoder; `media`, the mean number of distinct videos in a batch;
+  `clips`, the number of clips in an epoch.
 
-usage: python -m benchmarks.shared_loading FOLDER --out RESULTS [--only FORMAT] [--sampling NAME] [--way WAY]
+usage: python -m benchmarks.shared_loading FOLDER --out RESULTS [--only FORMAT] [--sampling NAME] [--ranks 2]
        (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; datasets are made in it)
 """
 
@@ -26,6 +27,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,11 +68,11 @@ def dataset_path(folder: Path, name: str, sampling: str, videos: int) -> Path:
     return out
 
 
-def sampler_of(dataset: Any, share: int) -> Any:
+def sampler_of(dataset: Any, share: int, **ranks: int) -> Any:
     """Return a sampler of a shuffled order."""
     from framedex import ClipSampler
 
-    return ClipSampler(dataset, shuffle=True, seed=1, share=share if share > 1 else None)
+    return ClipSampler(dataset, shuffle=True, seed=1, share=share if share > 1 else None, **ranks)
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -79,7 +81,7 @@ def endless(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Row:
+def measure(path: Path, way: str, share: int, ranks: int, seconds: float, device: str) -> Row:
     """Return the values of one way with one `share`."""
     from framedex import ClipDataset, ClipLoader
     from framedex.bench.measure import wait_for
@@ -87,37 +89,43 @@ def measure(path: Path, way: str, share: int, seconds: float, device: str) -> Ro
 
     dataset = ClipDataset(path, size=SIZE)
     decode, workers = WAYS[way]
-    loader = ClipLoader(
-        dataset,
-        batch_size=BATCH,
-        device=device,
-        decode=decode,  # type: ignore[arg-type]
-        num_workers=min(workers, os.cpu_count() or 1),
-        sampler=sampler_of(dataset, share),
-    )
-    batches = endless(loader)
+    samplers = [sampler_of(dataset, share, rank=rank, world_size=ranks) for rank in range(ranks)]
+    loaders = [
+        ClipLoader(
+            dataset,
+            batch_size=BATCH,
+            device=device,
+            decode=decode,  # type: ignore[arg-type]
+            num_workers=min(workers, (os.cpu_count() or 1) // ranks),
+            sampler=sampler,
+        )
+        for sampler in samplers
+    ]
+    steps = zip(*map(endless, loaders), strict=True)
 
     def rate(seconds: float, least: int, most: float) -> float:
-        """Return clips/s of at least so many batches in at least `seconds`. `most` is the maximum number of batches."""
+        """Return clips/s of at least so many steps in at least `seconds`. `most` is the maximum number of steps."""
         count, begun = 0, time.perf_counter()
         while count < most and (count < least or time.perf_counter() - begun < seconds):
-            wait_for(next(batches)["frames"])
+            for batch in next(steps):
+                wait_for(batch["frames"])
             count += 1
-        return count * BATCH / (time.perf_counter() - begun)
+        return count * BATCH * ranks / (time.perf_counter() - begun)
 
     rate(WARM_UP_SECONDS, 1, 1 if share == 1 else share * WINDOW_OF_GROUPS // BATCH)  # until the memory is filled
     rates = [rate(seconds, MIN_BATCHES, math.inf) for _ in range(TURNS)]
-    report = loader.report
+    reports = [loader.report for loader in loaders]
     found = {
         "rates": [round(one, 1) for one in rates],
         "median": round(statistics.median(rates), 1),
-        "packets": round(report.packets / report.frames, 3),
-        "waiting_mib": report.waiting_bytes >> 20,
-        "decoded": dict(report.decoded),
-        "media": round(sampler_of(dataset, share).distinct_media(BATCH), 2),
+        "packets": round(sum(one.packets for one in reports) / sum(one.frames for one in reports), 3),
+        "waiting_mib": sum(one.waiting_bytes for one in reports) >> 20,
+        "decoded": dict(sum((Counter(one.decoded) for one in reports), Counter())),
+        "media": round(samplers[0].distinct_media(BATCH), 2),
         "clips": len(dataset),
     }
-    loader.close()
+    for loader in loaders:
+        loader.close()
     return found
 
 
@@ -128,8 +136,8 @@ def child(*arguments: object) -> Row:
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        path, way, share, seconds, device = sys.argv[2:]
-        print(json.dumps(measure(Path(path), way, int(share), float(seconds), device)))
+        path, way, share, ranks, seconds, device = sys.argv[2:]
+        print(json.dumps(measure(Path(path), way, int(share), int(ranks), float(seconds), device)))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -137,6 +145,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
     parser.add_argument("--sampling", action="append", default=[], choices=list(SAMPLINGS))
     parser.add_argument("--way", action="append", default=[], choices=list(WAYS))
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--videos", type=int, default=VIDEOS)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -145,19 +154,14 @@ def main() -> None:
     setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "videos": options.videos, "ways": WAYS}
     setup |= {"turns": TURNS, "seconds": options.seconds}
     rows = RowFile(options.out, environment_of(options.device, "nvidia-dali-cuda120", "torch", "av"), setup)
-    for sampling, name in itertools.product(options.sampling or SAMPLINGS, options.only or FORMATS):
-        if rows.has(format=name, sampling=sampling):
-            continue
-        path = dataset_path(folder, name, sampling, options.videos)
-        row: Row = {"format": name, "sampling": sampling}
-        for way in options.way or WAYS:
-            found = {share: child(path, way, share, options.seconds, options.device) for share in SHARES}
-            row["clips"] = found[1].pop("clips", None)
-            found[SHARES[-1]].pop("clips", None)
-            row["media"] = {share: values.pop("media", None) for share, values in found.items()}
-            row[way] = found
-            print(name, sampling, way, found, file=sys.stderr, flush=True)
-        rows.add(row)
+    for sampling, name, way in itertools.product(
+        options.sampling or SAMPLINGS, options.only or FORMATS, options.way or WAYS
+    ):
+        row: Row = {"format": name, "sampling": sampling, "way": way, "ranks": options.ranks}
+        if not rows.has(**row):
+            path = dataset_path(folder, name, sampling, options.videos)
+            how = (options.ranks, options.seconds, options.device)
+            rows.add(row | {"share": {share: child(path, way, share, *how) for share in SHARES}})
 
 
 if __name__ == "__main__":
