@@ -18,6 +18,7 @@ COMMANDS = {
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
+    "log": ("framedex.auditor.log_cli", "List the changes of an index or a dataset."),
     "audit": ("framedex.auditor.cli", "Describe an index or a dataset, and list its problems."),
     "bench": ("framedex.bench.cli", "Measure how fast a dataset loads."),
 }

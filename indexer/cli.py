@@ -19,21 +19,21 @@ from framedex.execution.engine import Slice
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.merging import build_slice, compact_index, finish_index
-from framedex.indexer.runs.work import IndexOptions, IndexReport, Work, plan_work
+from framedex.indexer.runs.merging import build_slice, compact_index, finish_index, remove_media
+from framedex.indexer.runs.work import IndexOptions, IndexReport, Work, check_prunable, plan_work
 from framedex.indexer.sources.discover import OtherFiles
 from framedex.indexer.sources.named_medium import SIDECARS, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
 from framedex.options import (
     ENGINE_RULES,
     FINISH_RULE,
+    PLACE_TO_WRITE,
     OptionRule,
     RuledCommand,
     engine_options,
     json_option,
     limits_rule,
     max_failures_option,
-    out_folder_option,
     read_by,
     slice_options,
     time_limit_option,
@@ -60,6 +60,14 @@ EXAMPLE = (
 # can repeat the command of the run, and add --dry-run or --finish.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
+    OptionRule(all_but=["remove", "as_json"], when=lambda values: not values["remove"], beside="--remove"),
+    OptionRule(
+        options=["prune"],
+        when=lambda values: values["task"] is None and not values["finish"],
+        beside="--task and --finish",
+        why="prune in an undivided run",
+    ),
+    OptionRule(options=["prune_at_most"], when=lambda values: values["prune"], needs="--prune"),
     FINISH_RULE,
     OptionRule(
         options=["task", "finish"],
@@ -92,7 +100,7 @@ RULES = (
 
 @click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@out_folder_option("Folder or uri of the index. If the index exists, it is updated.")
+@click.option("--out", type=PLACE_TO_WRITE, help="Folder or uri of the index. If the index exists, it is updated.")
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
@@ -193,11 +201,32 @@ RULES = (
     is_flag=True,
     help="Only merge the Parquet files of an existing index into fewer files. Do not pass a SOURCE.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the media that would be probed, and write nothing.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove media from the index that only these sources named, and that they no longer name. Media of an index "
+    "of an earlier version are kept until a run has named them.",
+)
+@click.option(
+    "--prune-at-most",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    metavar="SHARE",
+    help="Refuse to prune more than this share of the media that these sources named.",
+)
+@click.option(
+    "--remove",
+    multiple=True,
+    metavar="URI|@LIST",
+    help="Only remove a medium from an existing index, which is passed instead of a SOURCE. @LIST is a text file with "
+    "one medium per line. To delete all traces from the files of the index, run --compact afterwards.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the media that would be probed or pruned, and write nothing.")
 @json_option()
 def index(
     sources: tuple[str, ...],
-    out: Place,
+    out: Place | None,
     label_from: str | None,
     timeout: float,
     memory: float,
@@ -205,6 +234,7 @@ def index(
     task: Slice | None,
     finish: bool,
     compact: bool,
+    remove: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
     **named_as_fields: Any,
@@ -221,13 +251,20 @@ def index(
     Exit codes: 0 success; 1 the run failed, or framedex has a bug that made some media fail (the rest is indexed);
     2 wrong usage; 3 the run is done, but more media failed or were refused than --max-failures allows.
     """
+    if remove:
+        if len(sources) != 1:
+            raise click.UsageError("--remove needs one index: framedex index --remove URI INDEX")
+        _remove(PLACE_TO_WRITE.convert(sources[0], None, click.get_current_context()), remove, as_json)
+        return
+    if out is None:
+        raise click.UsageError("Missing option '--out'.")
     if compact:
         if sources:
             raise click.UsageError("--compact does not allow a SOURCE")
         _compact(out, as_json)
         return
     if not sources:
-        raise click.UsageError("pass a SOURCE or --compact")
+        raise click.UsageError("pass a SOURCE, --compact or --remove")
     with (
         interrupt_says(lambda: "nothing was written" if dry_run else _state_after_interrupt(out)),
         progress_bar("video") as show,
@@ -243,7 +280,9 @@ def index(
         )
         try:
             if dry_run:
-                _print_plan(plan_work(options), as_json)
+                work = plan_work(options)
+                _print_plan(work, options.prune, as_json)
+                check_prunable(work, options)
                 return
             report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
         except MissingSourceError as error:
@@ -257,7 +296,7 @@ def index(
         # In object storage, a new index that is written in slices is not readable until all slices are written.
         if task is None or has_locks(out):
             _print_rows(report)
-        _print_summary(report)
+        _print_summary(report, options.prune)
     if report.internal:
         sys.exit(1)
     if report.failed + report.refused > max_failures:
@@ -288,15 +327,31 @@ def _compact(out: Place, as_json: bool) -> None:
     )
 
 
-def _print_plan(work: Work, as_json: bool) -> None:
-    """Print the media that a run would probe."""
+def _remove(index: Place, names: tuple[str, ...], as_json: bool) -> None:
+    """Remove media from an index, and print the report."""
+    report = remove_media(index, names)
+    if as_json:
+        echo(json_text(asdict(report)))
+        return
+    where = printable(str(index))
+    if report.unknown:
+        echo(f"not in the index: {printable(named(report.unknown[:SHOWN], len(report.unknown)))}")
+    echo(f"{counted(report.removed, 'medium', 'media')} removed → {where}")
+    if report.removed:
+        echo(f"to delete their rows from its files: framedex index --compact --out {shlex.quote(where)}")
+
+
+def _print_plan(work: Work, prune: bool, as_json: bool) -> None:
+    """Print the media that a run would probe or prune. `prune` is the option."""
     report = work.report
     gone = sorted(item.identity[0] for item in work.gone)
+    pruned = sorted({medium_name(row["uri"], row["member"]) for row in work.pruned})
     probe = sorted(((medium_name(*item.identity), item.task) for item in work.probe), key=lambda entry: entry[0])
     images = {name: len(task.images.names) for name, task in probe if task and task.images and task.images.names}
     if as_json:
         plan = {name: getattr(report, name) for name in ("root", "unchanged", "changed", "retried")}
         unopened = sorted(medium_name(*item.identity) for item in work.unopened)
+        plan |= {"unnamed": report.unnamed, "pruned": pruned}
         plan |= {"gone": gone, "probe": [name for name, _ in probe], "unopened": unopened, "images": images}
         echo(json_text(plan | {"thumbnails": report.thumbnails, "others": [asdict(some) for some in report.others]}))
         return
@@ -304,11 +359,24 @@ def _print_plan(work: Work, as_json: bool) -> None:
         echo(printable(name) + (f" ({images[name]} image{'s' * (images[name] != 1)})" if name in images else ""))
     for name in gone:
         echo(f"gone: {printable(name)}")
+    for name in pruned:
+        echo(f"pruned: {printable(name)}")
     echo(
         f"would probe {len(probe)} media under {printable(report.root)}; {report.changed} changed, "
         f"{_retried(report.retried)}{len(gone)} gone, {report.unchanged} unchanged"
     )
+    _print_unnamed(report, prune)
     _print_skipped(report.thumbnails, report.others)
+
+
+def _print_unnamed(report: IndexReport, prune: bool) -> None:
+    """Print the number of media in the index that the sources no longer name. `prune` is the option."""
+    if report.unnamed:
+        kept = report.unnamed - report.pruned
+        others = [f"{kept:,} kept, because other sources name {'it' if kept == 1 else 'them'}"] if kept else []
+        pruned = [f"{report.pruned:,} pruned"] if report.pruned else []
+        what = ", ".join(pruned + others) if prune else "--prune removes what no other source names"
+        echo(f"{counted(report.unnamed, 'medium', 'media')} no longer named by these sources: {what}")
 
 
 def _retried(count: int) -> str:
@@ -332,8 +400,8 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
         )
 
 
-def _print_summary(report: IndexReport) -> None:
-    """Print the problems of a run, and the number of media with each outcome."""
+def _print_summary(report: IndexReport, prune: bool) -> None:
+    """Print the problems of a run, and the number of media with each outcome. `prune` is the option."""
     failures = FailureList()
     for problem in report.problems:
         reason = f"{problem['error_message']} ({problem['error_kind']})"
@@ -341,6 +409,7 @@ def _print_summary(report: IndexReport) -> None:
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
     failures.end(f'framedex audit {shlex.quote(printable(str(report.out)))} --sql "FROM failures"')
+    _print_unnamed(report, prune)
     _print_skipped(report.thumbnails, report.others)
     if report.without_video:
         which = named(report.without_video_examples, report.without_video)

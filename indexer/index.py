@@ -34,6 +34,8 @@ def index(
     verify: bool = False,
     prove: int = 0,
     retry: bool = False,
+    prune: bool = False,
+    prune_at_most: float = 0.1,
     follow_symlinks: bool = False,
     workers: int | None = None,
     timeout_seconds: float | None = 3600.0,
@@ -71,6 +73,8 @@ def index(
         prove: The number of random frames of each video to check. A check decodes the frame twice, from the random
             access point that a clip would use and from an earlier one, and compares the two pictures.
         retry: Whether to probe failed media again even if nothing changed.
+        prune: Whether to remove media from the index that only these sources named, and that they no longer name.
+        prune_at_most: The maximum share of the media named by these sources that may be pruned, from 0 to 1.
         follow_symlinks: Whether to search folders that are symbolic links, and to follow links that lead out of
             the searched folders.
         workers: The number of processes that probe media. Default: one per core. With 0, this process probes the media
@@ -111,6 +115,8 @@ def index(
             verify=verify,
             prove=prove,
             retry=retry,
+            prune=prune,
+            prune_at_most=prune_at_most,
             follow_symlinks=follow_symlinks,
             workers=processes(workers, engine),
             engine=engine_of(engine, ray_address),

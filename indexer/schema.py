@@ -10,12 +10,12 @@ import pyarrow as pa
 from framedex.core.column_rules import Key, check_header
 from framedex.files.headers import check_format
 from framedex.records.clip import AUDIO
-from framedex.records.columns import field_of, required, rules_of, schema_of
+from framedex.records.columns import field_of, list_of, required, rules_of, schema_of
 from framedex.records.medium import AudioPacketRecord, MediumRecord, PacketRecord
 from framedex.storage.places import Place
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.8"  # readers accept all minor versions of the same major version
+SCHEMA_VERSION = "3.9"  # readers accept all minor versions of the same major version
 
 # The error kind of files without a video stream. Such a file is refused if it was found by a search of a folder or
 # pattern. If the user named the file, it fails.
@@ -52,7 +52,7 @@ FRAMES = pa.schema(
     ]
 )
 
-FILE_ROW = "file_row"
+FILE_ROW, NAMED_BY = "file_row", "named_by"
 
 # The first columns of the listing. The user's columns follow, with the types that they have in the user's listing.
 LISTING = pa.schema(
@@ -65,6 +65,13 @@ LISTING = pa.schema(
             pa.int32(),
             "Number of the row in the user's listing, from 0, without the header; null if no listing names the medium. "
             "From version 3.7 on.",
+        ),
+        field_of(
+            NAMED_BY,
+            list_of(pa.string()),
+            "Sources that named the medium: absolute paths or uris of files, folders, lists, listings and patterns. "
+            "The values of the user's columns come from the first one. Null if only runs of an earlier version named "
+            "the medium. From version 3.9 on.",
         ),
     ]
 )

@@ -72,6 +72,8 @@ class MediumRecord:
             errors.
         probed_by: Version of framedex that probed the medium. A rerun with another version probes refused and failed
             media again.
+        generation: Generation of the index whose run wrote the row. `framedex log` lists the dates of generations. Null
+            in rows of a version before 3.9.
         tried: Version of FFmpeg and options with which probing failed. Null if the medium is not failed. A rerun with
             the same version and options does not probe the medium again.
         size_bytes: Size of the file at the time of probing. For loose images, the sum of the sizes of their files.
@@ -193,6 +195,7 @@ class MediumRecord:
     error_message: str | None = column(pa.string())
     error_traceback: str | None = column(pa.string())
     probed_by: str = column(pa.string(), nullable=False, of_table=True)
+    generation: int | None = column(pa.int32(), of_table=True)
     tried: str | None = column(pa.string())
     size_bytes: int = column(pa.int64(), unit="bytes", rule=BYTES, also_in=(MEDIA,))
     mtime_ns: int = column(pa.int64(), unit="ns", rule=NEEDED, also_in=(MEDIA,))

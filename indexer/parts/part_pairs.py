@@ -5,7 +5,7 @@ user's listings), with the user's columns.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,21 @@ class PartPairs:
         index: The index directory.
         numbers: The numbers of the parts to write. If None, the first number is the number after the existing parts.
         files_a_part: The number of files per part.
+        generation: The generation of the index that is written. None if the rows have generations already.
     """
 
     def __init__(
-        self, index: Path | Output, *, numbers: Iterable[int] | None = None, files_a_part: int = FILES_A_PART
+        self,
+        index: Path | Output,
+        *,
+        numbers: Iterable[int] | None = None,
+        files_a_part: int = FILES_A_PART,
+        generation: int | None = None,
     ) -> None:
         self._output = index if isinstance(index, Output) else Output(index)
         self._folders = self._output.local / schema.VIDEOS_FOLDER, self._output.local / schema.FRAMES_FOLDER
         self._numbers = iter(itertools.count(next_part(self._output.where)) if numbers is None else numbers)
-        self._files_a_part = files_a_part
+        self._files_a_part, self._generation = files_a_part, generation
         self._clear()
 
     def _clear(self) -> None:
@@ -78,7 +84,9 @@ class PartPairs:
                 if frames.get(f"{kind}offset") is not None
             }
             self._add_frames(frames | gaps, len(frames["size"]))
-            self._videos.append(video)  # last, so that an interrupt above leaves no video without frames
+            self._videos.append(
+                video | {"generation": self._generation}
+            )  # last, so that an interrupt above leaves no video without frames
         self._files += files
         if self._files >= self._files_a_part:
             self.flush()
@@ -126,6 +134,10 @@ def next_part(index: Place) -> int:
     return max(numbers, default=-1) + 1
 
 
+# The mentions that a run removes from a listing: by the id of the medium in the listing, the sources that do not name
+# it any more. None stands for all sources.
+Pruned = Mapping[str, Set[str] | None]
+NOTHING_PRUNED: Pruned = {}
 MAX_COLUMNS = 500  # largest number of columns from keys of JSON sidecars; with more keys, JSON texts are stored
 
 
@@ -135,11 +147,13 @@ def listing_table(
     root: str,
     members: Mapping[str, Mapping[str, str | None]],
     sidecars: Sequence[named_medium.Sidecar] = (),
+    pruned: Pruned = NOTHING_PRUNED,
 ) -> pa.Table:
     """Return the new listing: the mentions of this run, and earlier mentions of media that this run does not mention.
 
     A mention without user columns does not replace earlier mentions of the medium that have user columns. For example,
     a user may add a file to an indexed folder and index the folder again. Then the other files keep their user columns.
+    The sources of earlier mentions remain in `named_by`, after the sources that the values of user columns come from.
 
     Args:
         old: The previous listing. None if the index is new.
@@ -148,11 +162,14 @@ def listing_table(
         members: For the URI of each tar or Parquet file, a dictionary from the names of its members to their sidecars
             as JSON or None. A mention of the file counts as a mention of each of its members.
         sidecars: The kinds of sidecars that become columns.
+        pruned: The earlier mentions that sources no longer have.
 
     Raises:
         SourceError: A user column has values that cannot be stored.
         OutputError: The type of a user column differs from the type in the previous listing.
     """
+    if old is not None:
+        old = without_pruned(old, pruned)
     rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
     if len(of_sidecars) > MAX_COLUMNS:
         rows, of_sidecars = _rows(listed, root, members, sidecars, flat=False)
@@ -172,8 +189,10 @@ def listing_table(
     if old is None:
         return table
     plain = {row["media_id"] for row in rows if len(row) == len(schema.LISTING) and inside.get(row["media_id"]) is None}
-    plain &= set(old["media_id"].to_pylist())
-    keep = [identity not in seen or identity in plain for identity in old["media_id"].to_pylist()]
+    identities = old["media_id"].to_pylist()
+    plain &= set(identities)
+    keep = [identity not in seen or identity in plain for identity in identities]
+    old, table = _with_sources_of(old, table), _with_sources_of(table, old)
     table = table.filter(pa.array([row["media_id"] not in plain for row in rows], pa.bool_()))
     old, table = _of_one_type(old, table, of_sidecars)
     try:
@@ -185,6 +204,52 @@ def listing_table(
             found=error,
             remedy="keep the type of the column, or write a new index",
         ) from error
+
+
+def without_pruned(listing: pa.Table, pruned: Pruned) -> pa.Table:
+    """Return a listing of an earlier run without some mentions. If it lacks the column `named_by`, it gets the column.
+
+    A mention of several sources remains if another source has it. If the values of its user's columns came from a
+    source that no longer has it, they become null.
+    """
+    kind = schema.LISTING.field(schema.NAMED_BY).type
+    if schema.NAMED_BY not in listing.column_names:
+        place = sum(name in schema.LISTING.names for name in listing.column_names)  # before the user's columns
+        listing = listing.add_column(place, schema.NAMED_BY, pa.nulls(len(listing), kind))
+    if not pruned:
+        return listing
+    kept: list[int] = []
+    named_by: list[list[str] | None] = []
+    with_values: list[int | None] = []  # the rows of the user's columns; None for values to clear
+    sources = listing[schema.NAMED_BY].to_pylist()
+    for row, (identity, before) in enumerate(zip(listing["media_id"].to_pylist(), sources, strict=True)):
+        after = before
+        if identity in pruned:
+            lost = pruned[identity]
+            if lost is None:
+                continue
+            after = before and [name for name in before if name not in lost]
+            if before and not after:
+                continue
+        kept.append(row)
+        named_by.append(after)
+        with_values.append(None if before and after and before[0] != after[0] else row)
+    own = [name for name in listing.column_names if name not in schema.LISTING.names]
+    columns = dict(zip(listing.column_names, listing.take(pa.array(kept, pa.int64())).columns, strict=True))
+    columns |= dict(zip(own, listing.select(own).take(pa.array(with_values, pa.int64())).columns, strict=True))
+    columns[schema.NAMED_BY] = pa.chunked_array([pa.array(named_by, kind)])
+    return pa.table(list(columns.values()), schema=listing.schema)
+
+
+def _with_sources_of(listing: pa.Table, other: pa.Table) -> pa.Table:
+    """Add the sources that another listing has for a medium to the sources of each mention of the medium."""
+    others: dict[str, list[str]] = {}
+    for identity, some in zip(other["media_id"].to_pylist(), other[schema.NAMED_BY].to_pylist(), strict=True):
+        others.setdefault(identity, []).extend(some or [])
+    mine = zip(listing["media_id"].to_pylist(), listing[schema.NAMED_BY].to_pylist(), strict=True)
+    values = [list(dict.fromkeys([*(some or []), *others.get(identity, [])])) or some for identity, some in mine]
+    place = listing.column_names.index(schema.NAMED_BY)
+    return listing.set_column(place, listing.schema.field(place), pa.array(values, listing.schema.field(place).type))
 
 
 def _rows(
@@ -220,6 +285,7 @@ def _rows(
             )
             of_sidecars.update(beside)
             named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled, "file_row": item.row}
+            named[schema.NAMED_BY] = list(item.sources)
             rows.append(named | item.columns | beside | _frame_table(item, root))
     return rows, of_sidecars
 

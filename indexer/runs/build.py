@@ -7,25 +7,38 @@ for all of its images.
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from framedex.core.column_rules import reading
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.errors import MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
-from framedex.files.outputs import Output, full_disk, opened_output, remove_unfinished, write_json_aside
-from framedex.files.parquet_parts import library_versions, read_all, write_part
+from framedex.files.changes import LOG_NAME, begun_generation, log_change, next_generation
+from framedex.files.outputs import Output, full_disk, has_locks, opened_output, remove_unfinished, write_json_aside
+from framedex.files.parquet_parts import library_versions, part_numbers, part_path, read_all, write_part
 from framedex.indexer import schema
 from framedex.indexer.facts import Identity, MediumFacts, no_frames, problem_of, rows_of
+from framedex.indexer.parts.index import as_videos
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs, listing_table
 from framedex.indexer.probing.probe import ProbeTask, medium_of
 from framedex.indexer.runs.existence import Opened, find_identity, open_holder, probe_media
-from framedex.indexer.runs.work import IndexOptions, IndexReport, Item, Members, Work, attempt, plan_work
+from framedex.indexer.runs.work import (
+    IndexOptions,
+    IndexReport,
+    Item,
+    Members,
+    Work,
+    attempt,
+    check_prunable,
+    plan_work,
+)
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
@@ -163,6 +176,10 @@ Probing = list[MediumFacts] | StorageError
 # small file.
 FILES_TOGETHER = 64
 SLICES_NAME = "slices.json"  # file with the plan of a run in slices; it exists until the run is finished
+COMMAND = "index"  # of the log
+REPLACED = (schema.HEADER, schema.LISTING_NAME, LOG_NAME)  # files that a run replaces
+# Options that the log does not have: `sources` may name media, and the others do not change what is written.
+UNLOGGED = frozenset({"sources", "out", "engine", "on_progress", "workers"})
 
 
 def build_index(options: IndexOptions) -> IndexReport:
@@ -176,13 +193,16 @@ def build_index(options: IndexOptions) -> IndexReport:
         FormatError: The existing index cannot be read.
     """
     work = plan_work(options)
+    check_prunable(work, options)
     with opened_whole(options.out) as output:
-        old = begin(output, work)
-        parts = PartPairs(output, files_a_part=files_a_part(options))
+        run = begin(output, work, options)
+        parts = PartPairs(output, files_a_part=files_a_part(options), generation=run.generation)
         with parts_written(parts):
             members = probe_items(options, work.items, parts, work.report)
         if members:  # the listing includes the media in tars, which were unknown before the tars were read
-            write_listing(output, old, work, members)
+            write_listing(output, run.listing, work, members)
+        if run.changes:
+            end(output, run.generation, logged(options))
         return work.report
 
 
@@ -221,7 +241,7 @@ def opened_whole(out: Place) -> Iterator[Output]:
     Raises:
         OutputError: Another run is writing the index, or the index is being written in slices.
     """
-    with index_output(out, schema.HEADER, schema.LISTING_NAME) as output:
+    with index_output(out, *REPLACED) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
@@ -230,7 +250,16 @@ def opened_whole(out: Place) -> Iterator[Output]:
             )
         for folder in (output.local, output.local / schema.VIDEOS_FOLDER, output.local / schema.FRAMES_FOLDER):
             remove_unfinished(folder)
+        if has_locks(out):  # no other run is about to write the other part of a pair
+            remove_unpaired(output)
         yield output
+
+
+def remove_unpaired(output: Output) -> None:
+    """Delete parts of `frames` without a part of `videos`, which a killed run left."""
+    videos, frames = (part_numbers(output.where / name) for name in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER))
+    for number in sorted({*frames}.difference(videos)):
+        output.remove(f"{schema.FRAMES_FOLDER}/{part_path(output.local, number).name}")
 
 
 def files_a_part(options: IndexOptions) -> int:
@@ -238,36 +267,129 @@ def files_a_part(options: IndexOptions) -> int:
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
-def begin(output: Output, work: Work) -> pa.Table | None:
-    """Write the listing and the header of a new generation of the index.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A run that has written the listing and the header of its generation.
 
-    If the listing has an error, the error is raised before any file is written.
+    Attributes:
+        generation: The generation of the index that the run writes.
+        changes: Whether the run changes the index.
+        listing: The previous listing. None if there was none.
+    """
 
-    Returns:
-        The previous listing. None if there is none.
+    generation: int
+    changes: bool
+    listing: pa.Table | None
+
+
+def begin(output: Output, work: Work, options: IndexOptions, generation: int | None = None) -> Begun:
+    """Write the listing and the header of a new generation of the index, and the begin of the change into the log.
+
+    If the listing has an error, the error is raised before any file is written. Media that are pruned leave the index
+    before their mentions leave the listing, so that a run that is repeated after a kill still finds the mentions.
+
+    Args:
+        output: The index.
+        work: The work of the run.
+        options: The options of the run.
+        generation: The generation to write. If None, the next one.
     """
     path, header_path = output.local / schema.LISTING_NAME, output.local / schema.HEADER
     with reading(str(path), schema.REMEDY):
         old = read_all(path) if path.exists() else None
-    listing = listing_table(old, work.listed, work.report.root, work.members, work.sidecars)
-    if not header_path.exists() or work.items or old is None or not listing.equals(old):
-        before: Row = schema.read_header(output.local) if header_path.exists() else {"generation": 0}
-        probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
-        header = {
-            "format": schema.FORMAT,
-            "schema_version": schema.SCHEMA_VERSION,
-            "root": work.report.root,
-            "generation": before["generation"] + 1,
-            "ffmpeg": sorted(probed_by),
-            "libraries": library_versions(),
-        }
-        write_json_aside(header_path, header)
-        output.publish(header_path)
-    _publish_listing(output, listing)
-    return old
+    listing = listing_table(old, work.listed, work.report.root, work.members, work.sidecars, work.mentions)
+    changes = (
+        not header_path.exists() or bool(work.items) or bool(work.pruned) or old is None or not listing.equals(old)
+    )
+    before: Row = schema.read_header(output.local) if header_path.exists() else {"generation": 0}
+    if not changes and begun_generation(output.local, COMMAND, logged(options)) is None:
+        return Begun(generation=before["generation"], changes=False, listing=old)
+    if generation is None:
+        generation = following_generation(output.local, options)
+    log_change(output, generation, COMMAND, logged(options))
+    if work.pruned:
+        write_gone(output, work.pruned, generation)
+    probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
+    header = {
+        "format": schema.FORMAT,
+        "schema_version": schema.SCHEMA_VERSION,
+        "root": work.report.root,
+        "generation": generation,
+        "ffmpeg": sorted(probed_by),
+        "libraries": library_versions(),
+    }
+    write_json_aside(header_path, header)
+    output.publish(header_path)
+    publish_listing(output, listing)
+    return Begun(generation=generation, changes=True, listing=old)
 
 
-def _publish_listing(output: Output, listing: pa.Table) -> None:
+def end(output: Output, generation: int, options: Row) -> None:
+    """Complete the line of a change in the log.
+
+    Args:
+        output: The index.
+        generation: The generation that was written.
+        options: The options, as in the begun line.
+    """
+    # The rows are counted instead of the work, because a killed run may have written some of them.
+    counts: Counter[str] = Counter()
+    folder = output.where / schema.VIDEOS_FOLDER
+    for number in reversed(part_numbers(folder)):
+        names = ["status", "generation"]
+        rows = as_videos(read_all(part_path(folder, number), names), names)
+        written = rows.filter(pc.equal(rows["generation"], generation))["status"].to_pylist()
+        if not written:
+            break
+        counts.update(written)
+    log_change(output, generation, COMMAND, options, dict(sorted(counts.items())))
+
+
+def following_generation(where: Place, options: IndexOptions) -> int:
+    """Return the generation that a run writes."""
+    current = schema.read_header(where)["generation"] if (where / schema.HEADER).exists() else 0
+    return next_generation(where, current, COMMAND, logged(options))
+
+
+def logged(options: IndexOptions) -> Row:
+    """Return the options of a run for the log: the number of sources, and the options that differ from defaults."""
+    found: Row = {"sources": len(options.sources)}
+    for one in fields(options):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        value = getattr(options, one.name)
+        if one.name not in UNLOGGED and value != default:
+            found[one.name] = value if isinstance(value, bool | int | float | str) or value is None else str(value)
+    return found
+
+
+def write_gone(output: Output, rows: Sequence[Row], generation: int) -> None:
+    """Remove media from an index, by one part in which all of them are gone. A reader sees all of them, or none.
+
+    Args:
+        output: The index.
+        rows: The rows of the media in the index.
+        generation: The generation of the index that is written.
+    """
+    parts = PartPairs(output, generation=generation)
+    parts.add([gone_row(row) for row in rows])
+    parts.flush()
+
+
+def gone_row(row: Row) -> tuple[Row, Row]:
+    """Return (row of `videos`, row of `frames`) by which a medium leaves the index."""
+    gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
+    return gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
+
+
+def write_generation(output: Output, generation: int) -> None:
+    """Write the header of an existing index with a new generation."""
+    path = output.local / schema.HEADER
+    write_json_aside(path, schema.read_header(output.local) | {"generation": generation})
+    output.publish(path)
+
+
+def publish_listing(output: Output, listing: pa.Table) -> None:
+    """Replace the listing of an index."""
     path = output.local / schema.LISTING_NAME
     write_part(path, listing, version=schema.SCHEMA_VERSION)
     output.publish(path)
@@ -278,7 +400,8 @@ def is_finished(out: Place, work: Work) -> bool:
     if work.items or not (out / schema.HEADER).exists() or not (out / schema.LISTING_NAME).exists():
         return False
     old = parquet_file(out / schema.LISTING_NAME).read()
-    return bool(listing_table(old, work.listed, work.report.root, work.members, work.sidecars).equals(old))
+    listing = listing_table(old, work.listed, work.report.root, work.members, work.sidecars, work.mentions)
+    return bool(listing.equals(old))
 
 
 def write_listing(output: Output, old: pa.Table | None, work: Work, members: Members) -> None:
@@ -290,7 +413,9 @@ def write_listing(output: Output, old: pa.Table | None, work: Work, members: Mem
         work: The work of the run.
         members: The media that the run found in tars and Parquet files.
     """
-    _publish_listing(output, listing_table(old, work.listed, work.report.root, work.members | members, work.sidecars))
+    members = work.members | members
+    listing = listing_table(old, work.listed, work.report.root, members, work.sidecars, work.mentions)
+    publish_listing(output, listing)
 
 
 def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:
@@ -364,9 +489,7 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
         raise outcome.result
     (uri, _), task = outcome.item.identity, outcome.item.task
     if outcome.item.rows is not None:
-        for row in outcome.item.rows:
-            gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
-            yield gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
+        yield from map(gone_row, outcome.item.rows)
         return
     if outcome.item.found is not None:
         media = [outcome.item.found]

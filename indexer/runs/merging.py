@@ -1,7 +1,7 @@
 """Compact an index, and build an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Compacting merges the parts of many runs into few parts. Rows that a later run replaced, and rows of media that no
-longer exist, are removed.
+Compacting merges the parts of many runs into few parts. Rows that a later run replaced, rows of media that are not in
+the index any more, and their mentions in the listing are removed.
 
 The slices of a run write the same parts as an undivided run. The first slice writes a plan that all slices share: the
 numbers of the parts, and a digest of the work. Each slice compares the sources with the state of the index before the
@@ -11,8 +11,8 @@ the parts that exist.
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,19 +22,25 @@ from numpy.typing import NDArray
 from framedex.errors import OutputError, SourceError
 from framedex.execution.engine import Slice
 from framedex.files import outputs
+from framedex.files.changes import begun_generation, log_change, next_generation
 from framedex.files.outputs import Output
 from framedex.files.parquet_parts import ffmpeg_of, part_numbers, part_path, read_all
 from framedex.indexer import schema
+from framedex.indexer.parts import part_pairs
 from framedex.indexer.parts.index import Index, as_videos, rows_by_group
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
 from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
-from framedex.storage.places import Place, parquet_file
+from framedex.indexer.sources.discover import media_id
+from framedex.records.columns import Row
+from framedex.storage.places import Place, parquet_file, place, small_text
+from framedex.storage.uris import absolute, medium_name, relative
 
 # Limits for the size of a merged part. They limit the memory, because the rows of `videos` are in memory until the part
 # is written.
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
+COMPACT: Row = {"compact": True}  # the options of compacting in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +52,21 @@ class CompactReport:
         parts: The number of parts after compacting.
         media: The number of media in the index.
         dropped: The number of rows that were removed.
+        unlisted: The number of rows of the listing that were removed, because their media are not in the index.
     """
 
     parts_before: int
     parts: int
     media: int
     dropped: int
+    unlisted: int
 
 
 def compact_index(out: Place) -> CompactReport:
     """Copy the current rows of an index into new parts, in the same order, and remove the old parts.
+
+    Afterwards, no file of the index has the name, the packets or the user's columns of a medium that is not in the
+    index any more.
 
     A reader that opens the index meanwhile sees every medium. At any time, one row group of `frames` and the rows of
     `videos` of one part are in memory.
@@ -67,21 +78,105 @@ def compact_index(out: Place) -> CompactReport:
     with build.opened_whole(out) as output:
         index = Index(out)
         old, rows, media = index.parts, index.rows, len(index)
-        if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
-            return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
-        merged = _PartMerger(output, files_a_part=MEDIA_A_PART)
-        for number in old:
-            merged.copy_rows(number, index.counting_rows(number))
-        merged.flush()
-        header = schema.read_header(out)
-        outputs.write_json_aside(output.local / schema.HEADER, header | {"generation": header["generation"] + 1})
-        output.publish(output.local / schema.HEADER)
+        is_merged = len(old) <= -(-media // MEDIA_A_PART) and rows == media
+        listing = index.listing
+        kept = listing.filter(pc.is_in(listing["media_id"], index.columns(["media_id"])["media_id"].combine_chunks()))
+        unlisted = len(listing) - len(kept)
+        report = CompactReport(
+            parts_before=len(old), parts=len(old), media=media, dropped=rows - media, unlisted=unlisted
+        )
+        build.remove_unpaired(output)
+        if is_merged and not unlisted and begun_generation(out, build.COMMAND, COMPACT) is None:
+            return report
+        generation = next_generation(out, index.generation, build.COMMAND, COMPACT)
+        log_change(output, generation, build.COMMAND, COMPACT)
+        if not is_merged:
+            merged = _PartMerger(output, files_a_part=MEDIA_A_PART)
+            for number in old:
+                merged.copy_rows(number, index.counting_rows(number))
+            merged.flush()
+        build.write_generation(output, generation)
         # The part numbers ascend, so that a superseded row is removed before the row that supersedes it.
-        for number in old:
+        for number in [] if is_merged else old:
             for table in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER):
                 output.remove(f"{table}/{part_path(output.local, number).name}")
-        parts = len(part_numbers(out / schema.VIDEOS_FOLDER))
-        return CompactReport(parts_before=len(old), parts=parts, media=media, dropped=rows - media)
+        if unlisted:
+            build.publish_listing(output, kept)
+        counts = {"media": media, "dropped": rows - media, "unlisted": unlisted}
+        log_change(output, generation, build.COMMAND, COMPACT, counts)
+        return replace(report, parts=len(part_numbers(out / schema.VIDEOS_FOLDER)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveReport:
+    """The result of removing media from an index.
+
+    Attributes:
+        removed: The number of media that were removed.
+        unknown: The names that no medium of the index has.
+    """
+
+    removed: int
+    unknown: list[str]
+
+
+def remove_media(out: Place, names: Sequence[str]) -> RemoveReport:
+    """Remove media, and their mentions in the listing, from an index. Sources that still name them may add them again.
+
+    Their rows and packets stay in the files of the index, unseen by readers, until the index is compacted.
+
+    Args:
+        out: The index.
+        names: The names of media, as in the index or as paths, or "@LIST" for a text file with one name per line. The
+            name of a tar or a Parquet file stands for all media in it.
+
+    Raises:
+        FormatError: The index cannot be read.
+        OutputError: Another run is writing the index, or the index is being written in slices.
+        SourceError: A list cannot be read.
+    """
+    wanted = list(dict.fromkeys(name for one in names for name in _names_of(one)))
+    with build.opened_whole(out) as output:
+        index = Index(out)
+        rows = index.columns(["media_id", "kind", "uri", "member", "stream_index"])
+        by_name: dict[str, list[int]] = {}
+        for number, (uri, member) in enumerate(zip(rows["uri"].to_pylist(), rows["member"].to_pylist(), strict=True)):
+            for name in {uri, medium_name(uri, member)}:
+                by_name.setdefault(name, []).append(number)
+        found: set[int] = set()
+        listed = set[str]()  # the ids that a listing may have for the media; also for media that are gone
+        unknown: list[str] = []
+        for name in wanted:
+            spellings = name, relative(absolute(name), index.root)
+            of_name = next(filter(None, (by_name.get(spelling) for spelling in spellings)), [])
+            found.update(of_name)
+            listed.update(map(media_id, spellings))
+            if not of_name:
+                unknown.append(name)
+        gone = rows.take(pa.array(sorted(found), pa.int64())).to_pylist()
+        listed |= {media_id(row["uri"], member=row["member"]) for row in gone}
+        listing = part_pairs.without_pruned(index.listing, dict.fromkeys(listed))
+        asked: Row = {"remove": len(wanted)}
+        if gone or len(listing) < len(index.listing) or begun_generation(out, build.COMMAND, asked) is not None:
+            generation = next_generation(out, index.generation, build.COMMAND, asked)
+            log_change(output, generation, build.COMMAND, asked)
+            if gone:
+                build.write_gone(output, gone, generation)
+            build.write_generation(output, generation)
+            build.publish_listing(output, listing)
+            build.end(output, generation, asked)
+        return RemoveReport(removed=len(gone), unknown=unknown)
+
+
+def _names_of(name: str) -> list[str]:
+    """Return the names in a list "@LIST", or the name itself. Raises SourceError."""
+    if not name.startswith("@"):
+        return [name]
+    try:
+        lines = small_text(place(name[1:])).splitlines()
+    except (OSError, ValueError) as error:
+        raise SourceError("the list cannot be read", where=name[1:], found=error) from error
+    return [line.strip() for line in lines if line.strip()]
 
 
 class _PartMerger(PartPairs):
@@ -144,12 +239,14 @@ class SlicedRun:
 
     Attributes:
         slices: The number of slices.
+        generation: The generation of the index that the slices write.
         first_part: The number of the first part that the slices write. The other parts have the next numbers.
         parts: The number of parts that all slices together write.
         work: A digest of all work of the run (`digest`).
     """
 
     slices: int
+    generation: int
     first_part: int
     parts: int
     work: str
@@ -182,7 +279,8 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
             items = parted(work.items, size)
             wanted = plan.missing(options.out, part.number, part.count)
             mine = [item for number in wanted for item in items[number]]
-            parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
+            numbers = [plan.first_part + number for number in wanted]
+            parts = PartPairs(output, numbers=numbers, files_a_part=size, generation=plan.generation)
             with build.parts_written(parts):
                 build.probe_items(options, mine, parts, work.report)
         return work.report
@@ -204,12 +302,15 @@ def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
         parts = len(parted(work.items, build.files_a_part(options)))
-        plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
+        generation = build.following_generation(options.out, options) if stored is None else stored.generation
+        plan = SlicedRun(
+            slices=slices, generation=generation, first_part=first, parts=parts, work=digest(options, work)
+        )
         if stored is None:
             # Object storage has no locks, so several slices may find no plan at the same time. Therefore, --finish
             # writes the header and the listing of an index in object storage.
             if outputs.has_locks(options.out):
-                build.begin(output, work)
+                build.begin(output, work, options, generation)
             stored = SlicedRun(**outputs.agreed_plan(output, build.SLICES_NAME, asdict(plan)))
         if plan != stored:
             is_count = plan.slices != stored.slices
@@ -250,7 +351,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
     """
     if (before := _report_if_finished(options)) is not None:
         return before
-    with build.index_output(options.out, schema.HEADER, schema.LISTING_NAME) as output:
+    with build.index_output(options.out, *build.REPLACED) as output:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(
@@ -271,7 +372,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
             for row in table.to_pylist():
                 build.note_row(row, work.report, members)
         if not outputs.has_locks(options.out):
-            build.begin(output, work)
+            build.begin(output, work, options, plan.generation)
         # The header gets the versions of FFmpeg with which other machines probed media.
         header = schema.read_header(output.local)
         if not ffmpeg <= set(header.get("ffmpeg", [])):
@@ -280,6 +381,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
             output.publish(output.local / schema.HEADER)
         if members:
             build.write_listing(output, read_all(output.local / schema.LISTING_NAME), work, members)
+        build.end(output, plan.generation, build.logged(options))
         output.remove(build.SLICES_NAME)
         for path in output.local.glob(f"{outputs.LOCK_NAME}-*"):
             path.unlink()

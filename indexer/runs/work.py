@@ -5,29 +5,44 @@ A rerun skips unchanged media whose rows already have everything that the option
 
 import difflib
 import hashlib
+import itertools
 import json
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from framedex.core.column_rules import reading
 from framedex.core.limits import GIBIBYTE
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
-from framedex.core.words import SHOWN
+from framedex.core.words import SHOWN, counted
 from framedex.errors import INTERNAL_ERROR, MediaError, MissingSourceError, OutputError, SourceError
 from framedex.execution.engine import Engine, run_local
+from framedex.files.changes import LOG_NAME
 from framedex.files.outputs import LOCK_NAME
-from framedex.files.parquet_parts import PART_NAME
+from framedex.files.parquet_parts import PART_NAME, read_all
 from framedex.indexer.facts import MediumFacts, problem_of
 from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.part_pairs import NOTHING_PRUNED, Pruned, without_pruned
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
 from framedex.indexer.probing.probe_images import ImageTask
 from framedex.indexer.runs.existence import find_identity, is_same
-from framedex.indexer.schema import HEADER, NO_VIDEO, SCANNED, UNPROVEN
-from framedex.indexer.sources.discover import Found, OtherFiles, Search, default_root, discover, is_listing, other_files
+from framedex.indexer.schema import HEADER, LISTING_NAME, NAMED_BY, NO_VIDEO, REMEDY, SCANNED, UNPROVEN
+from framedex.indexer.sources.discover import (
+    Found,
+    OtherFiles,
+    Search,
+    default_root,
+    discover,
+    is_listing,
+    media_id,
+    other_files,
+    source_name,
+)
 from framedex.indexer.sources.folders import is_there
 from framedex.indexer.sources.lerobot import LEROBOT
 from framedex.indexer.sources.named_medium import SIDECARS, NamedMedium, Sidecar, is_image_name, readable_name
@@ -168,7 +183,7 @@ def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
 
 
 # A pattern for the names of the objects that the slices of a run write before the header of the index exists.
-BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
+BEGUN = re.compile(rf"slices\.json|{re.escape(LOG_NAME)}|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # (uri, name); the name is None unless several media share the uri
 # For the uri of each tar or Parquet file, a dictionary from the names of its media to their sidecars as JSON.
 Members = dict[str, dict[str, str | None]]
@@ -193,6 +208,8 @@ class IndexOptions(Search):
         workers: The number of processes that probe media.
         engine: The function that runs the probes.
         retry: Whether to probe failed media again even if nothing changed.
+        prune: Whether to remove media from the index that only these sources named, and that they no longer name.
+        prune_at_most: The maximum share of the media named by these sources that may be pruned, from 0 to 1.
         timeout_seconds: The time limit for each medium, in seconds. If None, time is not limited.
         memory_bytes: The memory that each process may map (`local_pool.run_local`), in bytes. If None, memory is not
             limited.
@@ -210,6 +227,8 @@ class IndexOptions(Search):
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     engine: Engine = run_local
     retry: bool = False
+    prune: bool = False
+    prune_at_most: float = 0.1
     timeout_seconds: float | None = 3600.0
     memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -266,6 +285,9 @@ class IndexReport:
         changed: The number of files that were in the index and have changed.
         retried: The number of unchanged files that are probed again because they were refused or failed.
         gone: The number of files in the index that no longer exist.
+        unnamed: The number of media in the index that these sources named in an earlier run, but do not name any more.
+            Media that are gone are not counted.
+        pruned: The number of media that are removed from the index because no source names them any more.
         unchanged: The number of files that are not probed again.
         thumbnails: The number of images that were skipped because their folders contain videos.
         others: The files in searched folders that were skipped because of their filename extensions.
@@ -287,6 +309,8 @@ class IndexReport:
     changed: int = 0
     retried: int = 0
     gone: int = 0
+    unnamed: int = 0
+    pruned: int = 0
     unchanged: int = 0
     thumbnails: int = 0
     others: list[OtherFiles] = field(default_factory=list)
@@ -337,6 +361,9 @@ class Work:
         probe: The items to probe.
         unopened: The items that must not be opened. Their field `found` has the reason.
         gone: The files in the index that no longer exist, with their rows.
+        pruned: The rows of media that no source names any more. Empty without `IndexOptions.prune`.
+        mentions: The mentions that this run removes from the listing.
+        named_before: The number of media in the index that earlier runs of these sources named.
         members: The media of each listed tar or Parquet file that the index already has.
     """
 
@@ -346,6 +373,9 @@ class Work:
     probe: list[Item] = field(default_factory=list)
     unopened: list[Item] = field(default_factory=list)
     gone: list[Item] = field(default_factory=list)
+    pruned: list[Row] = field(default_factory=list)
+    mentions: Pruned = field(default_factory=dict)
+    named_before: int = 0
     members: Members = field(default_factory=dict)
 
     @property
@@ -366,6 +396,8 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         OutputError: The root of the index differs from `options.root`, or `options.out` is not an index.
         SourceError: A source is missing or cannot be read.
     """
+    # A source on the Hub keeps its name when its revision has a new commit.
+    names = list(map(source_name, options.sources))
     options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}
     root = options.root and absolute(options.root)
@@ -388,12 +420,68 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
-    found = discover(options.sources, options)
+    found = discover(options.sources, options, names=names)
     root = root or default_root(options.sources)
     if readable_name(root) != root:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
     _check_sources_exist(found, root, known)
-    return _compare(found, root, known, options)
+    work = _compare(found, root, known, options)
+    if known and (options.out / LISTING_NAME).exists():
+        _find_unnamed(work, known, frozenset(names), prune=options.prune)
+    return work
+
+
+def _find_unnamed(work: Work, known: dict[str, list[Row]], names: frozenset[str], *, prune: bool) -> None:
+    """Find the media that the sources of a run no longer name, and add them to the work.
+
+    Args:
+        work: The work of the run, to which media are added.
+        known: The rows in the index, by uri.
+        names: The names of the sources.
+        prune: Whether to remove the media.
+    """
+    path, root = work.report.out / LISTING_NAME, work.report.root
+    with reading(str(path), REMEDY):
+        listing = without_pruned(read_all(path, ["media_id", NAMED_BY]), NOTHING_PRUNED)
+    sources: dict[str, set[str]] = {}  # the sources of each medium in the listing; "" stands for unknown sources
+    for identity, some in zip(listing["media_id"].to_pylist(), listing[NAMED_BY].to_pylist(), strict=True):
+        sources.setdefault(identity, set()).update(some or [""])
+    gone = {row["media_id"] for item in work.gone for row in item.rows or []}
+    rows: dict[str, list[Row]] = {}  # by the id of the medium in the listing, which all streams of a file share
+    for row in itertools.chain(*known.values()):
+        if row["media_id"] not in gone:
+            rows.setdefault(media_id(row["uri"], member=row["member"]), []).append(row)
+    naming: dict[Identity, set[str]] = {}  # the sources of this run that name a medium
+    for item in work.listed:
+        naming.setdefault((relative(item.path, root), item.member), set()).update(item.sources)
+    still = {media_id(uri, member=member): some for (uri, member), some in naming.items()}
+    for identity, some in rows.items():  # a file that a source names also names the media in it
+        still[identity] = still.get(identity, set()) | naming.get((some[0]["uri"], None), set())
+    lost: dict[str, Set[str]] = {}  # the sources that named a medium in an earlier run, but do not any more
+    for identity, some in sources.items():
+        if gone_from := (some & names) - still.get(identity, set()):
+            lost[identity] = gone_from
+    work.named_before = sum(bool(sources.get(identity, set()) & names) for identity in rows)
+    work.report.unnamed = len(lost.keys() & rows.keys())
+    if prune:
+        work.mentions = lost
+        left = [identity for identity in rows if identity in lost and sources[identity] <= lost[identity]]
+        left = [identity for identity in left if not still[identity]]
+        work.report.pruned = len(left)
+        work.pruned = [row for identity in left for row in rows[identity]]
+
+
+def check_prunable(work: Work, options: IndexOptions) -> None:
+    """Raise SourceError if a run would prune more media than `IndexOptions.prune_at_most` allows."""
+    if work.report.pruned > options.prune_at_most * work.named_before:
+        share = work.report.pruned / work.named_before
+        raise SourceError(
+            "the sources no longer name so many media that they may be incomplete",
+            where=str(options.out),
+            found=f"{work.report.pruned:,} of {counted(work.named_before, 'medium', 'media')} ({share:.0%})",
+            allowed=f"up to {options.prune_at_most:.0%} are pruned",
+            remedy=f"complete the sources, or pass --prune-at-most {math.ceil(share * 100) / 100:g}",
+        )
 
 
 def _pinned(source: str) -> str:
@@ -531,4 +619,4 @@ def _is_something_else(out: Place) -> bool:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():
         return False
-    return not out.is_dir() or any(not name.startswith((LOCK_NAME, ASIDE)) for name in names_in(out))
+    return not out.is_dir() or any(not name.startswith((LOCK_NAME, ASIDE, LOG_NAME)) for name in names_in(out))

@@ -149,16 +149,24 @@ def default_root(sources: Sequence[str]) -> str:
     return os.path.commonpath([path if os.path.isdir(path) else os.path.dirname(path) for path in paths])
 
 
-def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
+def source_name(source: str) -> str:
+    """Return the name by which an index records a source: its absolute path or uri, after `@` or `lerobot:`."""
+    prefix = next((prefix for prefix in ("@", LEROBOT) if source.startswith(prefix)), "")
+    return named_medium.readable_name(prefix + absolute(source.removeprefix(prefix)).rstrip("/")) or "/"
+
+
+def discover(sources: Sequence[str], search: Search = DEFAULTS, *, names: Sequence[str] | None = None) -> Found:
     """Return all mentions of media in the sources, in order. The media of a folder or a glob are sorted.
 
     Args:
         sources: The sources, as the user spells them.
         search: The options.
+        names: The names of the sources that the index records. If None, those of `source_name`.
 
     Raises:
         SourceError: A list cannot be read, or a folder or glob does not contain any media.
     """
+    names = list(map(source_name, sources)) if names is None else names
     sources = [local_path(source) for source in sources]
     if search.uri_column is not None and not any(is_listing(source) for source in sources):
         raise SourceError(
@@ -168,7 +176,11 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
             allowed="sources ending in " + " ".join(sorted(TABLE_SUFFIXES)),
         )
     found = Found()
-    listed = [_check_name(item) for source in sources for item in _expand(source, search, found)]
+    listed = [
+        replace(_check_name(item), sources=(name,))
+        for source, name in zip(sources, names, strict=True)
+        for item in _expand(source, search, found)
+    ]
     if not search.follow_symlinks:
         # If one mention of a medium does not get an error, its other mentions do not get an error, either.
         real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # cached, because many media share folders
@@ -194,10 +206,11 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
     kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
-        if key not in kept:
+        if (first := kept.get(key)) is None:
             kept[key] = item
-        elif kept[key].named == "search":
-            kept[key] = replace(kept[key], named=item.named)
+            continue
+        both = tuple(dict.fromkeys(first.sources + item.sources))
+        kept[key] = replace(first, named=item.named if first.named == "search" else first.named, sources=both)
     found.listed = list(kept.values())
     return found
 

@@ -122,6 +122,7 @@ class NamedMedium:
             there are no such rows.
         named: How the medium was found: as a `source`, in a `list` or listing, or only by the `search` of a folder or
             pattern.
+        sources: The names of the sources that have this mention (`discover.source_name`).
     """
 
     path: str
@@ -137,6 +138,7 @@ class NamedMedium:
     facts: Facts | None = None
     frame_table: FrameTable | None = None
     named: Named = "list"
+    sources: tuple[str, ...] = ()
 
     @property
     def form(self) -> Form:

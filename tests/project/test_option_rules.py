@@ -122,8 +122,8 @@ def test_options_at_their_defaults_are_refused_only_if_they_are_given(index: Ind
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_rules_for_its_options(command: str) -> None:
     found = command_of(command)
-    assert isinstance(found, RuledCommand)
-    assert found.rules
+    options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
+    assert len(options) == 1 or (isinstance(found, RuledCommand) and found.rules)
 
 
 def test_all_options_without_effect_are_named_at_once() -> None:

@@ -14,11 +14,12 @@ from click.testing import CliRunner, Result
 
 from framedex import Index
 from framedex.cli import main
+from framedex.files.changes import LOG_NAME
 from framedex.sharder.writing.writer import DatasetWriter
 
 COMMANDS = tuple(main.list_commands(Context(main)))
 IN_THIS_PROCESS = ("index", "shard", "verify")
-PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--timeout", "--memory"}
+PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--remove", "--timeout", "--memory"}
 
 
 def attempt(*arguments: object) -> Result:
@@ -75,6 +76,7 @@ def empty_dataset(index: Index, out: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Return the MD5 of every file of an index or a dataset except locks, by relative path."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
+    """Return the MD5 of every file of an index or a dataset except locks and the log, by relative path."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in found if not path.name.startswith(".lock") and path.name != LOG_NAME]
     return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}

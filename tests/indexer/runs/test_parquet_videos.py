@@ -21,7 +21,8 @@ from tests.support.datasets import run, write_clips
 from tests.support.images import Row, encoded, indexed, rows
 from tests.support.media import Medium
 
-NAMED = ("media_id", "listing_row", "listed_uri", "file_row")  # columns of a listing that are not the user's
+# The columns of a listing that are not the user's.
+NAMED = ("media_id", "listing_row", "listed_uri", "file_row", "named_by")
 
 VIDEO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = ("h264_open_gop.mp4", "h264_b_pyramid.mkv", "h264_audio.mp4", "hevc_radl.mp4")
