@@ -5,12 +5,18 @@ from dataclasses import asdict
 import click
 
 from framedex.core.printing import echo, json_text
-from framedex.files.changes import Change, read_changes
+from framedex.errors import FormatError
+from framedex.files.changes import LOG_NAME, Change, read_changes
+from framedex.files.headers import remedy_for
+from framedex.indexer.schema import HEADER as INDEX_HEADER
 from framedex.options import PLACE_THAT_IS_THERE, json_option
+from framedex.sharder.schema import HEADER as DATASET_HEADER
 from framedex.storage.places import Place
 
+EXAMPLE = "\b\nExample:\n  framedex log INDEX\n  framedex log s3://bucket/INDEX --json\n"
 
-@click.command("log")
+
+@click.command("log", epilog=EXAMPLE)
 @click.argument("place", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
 @json_option("Print one JSON object for each change.")
 def log(place: Place, as_json: bool) -> None:
@@ -18,7 +24,11 @@ def log(place: Place, as_json: bool) -> None:
 
     A line has the generation, the date (UTC), the subcommand with the options that differ from their defaults, and what
     was changed. Operands that name sources or media are counted, not named. A run that changes nothing has no line.
+
+    Exit codes: 0 success; 1 the log cannot be read; 2 wrong usage.
     """
+    if not any((place / name).exists() for name in (INDEX_HEADER, DATASET_HEADER, LOG_NAME)):
+        raise FormatError("is neither an index nor a dataset", where=str(place), remedy=remedy_for(place))
     for change in read_changes(place):
         echo(json_text(asdict(change)) if as_json else line_of(change))
 

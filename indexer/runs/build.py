@@ -176,7 +176,7 @@ Probing = list[MediumFacts] | StorageError
 # small file.
 FILES_TOGETHER = 64
 SLICES_NAME = "slices.json"  # file with the plan of a run in slices; it exists until the run is finished
-COMMAND = "index"  # of the log
+COMMAND = "index"  # the subcommand in lines of the log
 REPLACED = (schema.HEADER, schema.LISTING_NAME, LOG_NAME)  # files that a run replaces
 # Options that the log does not have: `sources` may name media, and the others do not change what is written.
 UNLOGGED = frozenset({"sources", "out", "engine", "on_progress", "workers"})

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import reading
 from framedex.core.words import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, FormatError, NoClipsError, PolicyError
+from framedex.files.changes import read_changes
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import read_all
 from framedex.indexer.parts.index import Index, as_videos
@@ -88,6 +89,7 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
 Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are converted to Python objects at a time
+INDEXED_AT = "indexed_at"  # column for filters: when the run ended that wrote the medium's row, by the index's log
 KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the table `listing` that are kept beside the user's columns
 NO_ROWS = np.zeros(0, np.int64)
 
@@ -182,8 +184,8 @@ def all_mentions(
 ) -> MentionTable:
     """Return all mentions that the filter accepts.
 
-    The filter can use the columns of `videos`, MADE_FIELDS and the listing's columns. If `videos` and the listing have
-    columns with the same name, the filter uses the column of `videos`.
+    The filter can use the columns of `videos`, MADE_FIELDS, INDEXED_AT and the listing's columns. If `videos` and the
+    listing have columns with the same name, the filter uses the column of `videos`.
 
     Args:
         index: The index.
@@ -246,6 +248,9 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
+    changes = read_changes(index.path)
+    generations = pa.array([change.generation for change in changes], pa.int32())
+    dates = pa.array([change.date for change in changes], pa.string())
     for some in index.some_videos(MEDIA_AT_ONCE):
         videos = some.filter(pc.equal(some["status"], OK))
         # A row of the listing for one medium in a file has precedence over a row for the whole file.
@@ -262,6 +267,8 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
         for name in mentioned.column_names:
             if name != FILE_ROW and name not in table.column_names:
                 table = table.append_column(name, mentioned[name])
+        if INDEXED_AT not in table.column_names:
+            table = table.append_column(INDEXED_AT, dates.take(pc.index_in(table["generation"], generations)))
         yield videos, mentioned, of_video, table
 
 

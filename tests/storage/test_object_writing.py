@@ -72,6 +72,35 @@ class TestWriting:
         assert len(bucket.keys("I/videos/")) == 1
         assert sorted(Index(out).columns(["uri"])["uri"].to_pylist()) == ["0.mp4", "1.mp4", "2.mp4"]
 
+    def test_media_are_pruned_and_removed_to_the_last_byte(self, bucket: Bucket, medium: Medium) -> None:
+        names = [f"secret{number}" for number in range(12)]
+        for name in names:
+            bucket.put(f"v/{name}.mp4", medium("h264_single.mp4"))
+
+        def put_listing(count: int) -> str:
+            lines = [f"{bucket.uri}/v/{name}.mp4,caption of {name}" for name in names[:count]]
+            bucket.put("listing.csv", "\n".join(["uri,caption", *lines]).encode())
+            return f"{bucket.uri}/listing.csv"
+
+        out = f"{bucket.uri}/I"
+        run("index", put_listing(12), "--out", out)
+        report = json.loads(run("index", put_listing(11), "--out", out, "--prune", "--json").output)
+        assert report["pruned"] == 1
+        run("index", "--remove", f"{bucket.uri}/v/secret10.mp4", out)
+        bucket.put("I/frames/part-000009.parquet", b"of a run that was killed, with secret11")
+        run("index", "--compact", "--out", out)
+        left = Index(out)
+        assert len(left) == len(left.listing) == 10
+        for key in bucket.keys("I/"):
+            assert not any(word in bucket.get(key) for word in (b"secret10", b"secret11")), key
+        lines = [json.loads(line) for line in run("log", out, "--json").output.splitlines()]
+        assert [line["generation"] for line in lines] == [1, 2, 3, 4]
+        before = {key: bucket.get(key) for key in bucket.keys("I/")}
+        run("index", "--compact", "--out", out)
+        run("index", put_listing(10), "--out", out, "--prune")
+        run("index", "--remove", "secret10.mp4", out)
+        assert {key: bucket.get(key) for key in bucket.keys("I/")}.keys() == before.keys()
+
     def test_a_dataset_is_written_once(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")

@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from framedex import Index
 from framedex.cli import main
-from framedex.files.changes import LOG_NAME
 from framedex.sharder.writing.writer import DatasetWriter
 
 COMMANDS = tuple(main.list_commands(Context(main)))
@@ -78,5 +77,5 @@ def empty_dataset(index: Index, out: Path) -> Path:
 def content(folder: Path) -> dict[str, str]:
     """Return the MD5 of every file of an index or a dataset except locks and the log, by relative path."""
     found = (path for path in folder.rglob("*") if path.is_file())
-    files = [path for path in found if not path.name.startswith(".lock") and path.name != LOG_NAME]
+    files = [path for path in found if not path.name.startswith(".lock") and path.name != "log.jsonl"]
     return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}

@@ -16,8 +16,6 @@ import pytest
 
 import framedex
 from framedex import Index
-from framedex.files.changes import LOG_NAME
-from framedex.indexer import schema
 from tests.support.datasets import content, run
 from tests.support.images import tar_of
 from tests.support.running import environment
@@ -148,7 +146,7 @@ def test_rows_of_an_earlier_version_are_pruned_only_after_a_run_has_named_them(f
     place = folder.parent
     index(place)
     path = place / "INDEX" / "listing.parquet"
-    pq.write_table(pq.read_table(path).drop_columns([schema.NAMED_BY]), path)
+    pq.write_table(pq.read_table(path).drop_columns(["named_by"]), path)
     write_listing(place, range(2, COUNT))
     report = index(place, prune=True)
     assert (report["unnamed"], report["pruned"]) == (0, 0)
@@ -277,17 +275,40 @@ def test_the_log_has_a_line_for_each_change_and_names_no_medium(folder: Path) ->
     assert all(line["version"] == framedex.__version__ and line["date"].endswith("Z") for line in lines)
     said = run("log", place / "INDEX").output
     assert f"index sources=1: {COUNT} ok" in said
-    assert "secret" not in said + (place / "INDEX" / LOG_NAME).read_text()
+    assert "secret" not in said + (place / "INDEX" / "log.jsonl").read_text()
     assert set(Index(place / "INDEX").columns(["generation"])["generation"].to_pylist()) == {1}
+
+
+def test_a_filter_can_use_the_date_of_a_generation(folder: Path) -> None:
+    place = folder.parent
+    write_listing(place, range(20))
+    index(place)
+    write_listing(place, range(20, COUNT), "more.csv")
+    index(place, place / "more.csv")
+    log = place / "INDEX" / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    dates = ("2026-01-31T10:00:00Z", "2026-02-01T10:00:00Z")
+    log.write_text("".join(json.dumps(line | {"date": date}) + "\n" for line, date in zip(lines, dates, strict=True)))
+    policy = {"policy": "uniform", "frames": 2}
+    for condition, count in (('>= "2026-02"', COUNT - 20), ('< "2026-02-01"', 20), ("is None", 0)):
+        where = f"indexed_at {condition}"
+        if count:
+            assert len(framedex.ClipDataset.from_index(place / "INDEX", policy | {"filter": where})) == count
+        else:
+            with pytest.raises(framedex.FramedexError, match="leaves out all"):
+                framedex.ClipDataset.from_index(place / "INDEX", policy | {"filter": where})
+    log.unlink()
+    assert len(framedex.ClipDataset.from_index(place / "INDEX", policy | {"filter": "indexed_at is None"})) == COUNT
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"generation": -1}', "\udcff"])
 def test_a_damaged_log_is_an_error_that_says_so(folder: Path, text: str) -> None:
     index(folder.parent)
-    (folder.parent / "INDEX" / LOG_NAME).write_bytes(text.encode("utf-8", "surrogateescape") + b"\n")
+    (folder.parent / "INDEX" / "log.jsonl").write_bytes(text.encode("utf-8", "surrogateescape") + b"\n")
     assert "restore the log, or delete it" in run("log", folder.parent / "INDEX", code=1).output
-    (folder.parent / "INDEX" / LOG_NAME).unlink()
+    (folder.parent / "INDEX" / "log.jsonl").unlink()
     assert run("log", folder.parent / "INDEX").output == ""
+    assert "is neither an index nor a dataset" in run("log", folder, code=1).output
 
 
 # At the n-th time that a file is renamed or deleted, the process is killed before it happens.
@@ -318,7 +339,7 @@ COMMANDS = {
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(folder: Path, tmp_path: Path, name: str) -> None:
     write_listing(tmp_path, range(4, COUNT))
     index(tmp_path)
-    (tmp_path / "INDEX" / LOG_NAME).unlink()  # it has a date
+    (tmp_path / "INDEX" / "log.jsonl").unlink()  # it has a date
     index(tmp_path, write_listing(tmp_path, range(4, COUNT - 1)))
     write_listing(tmp_path, range(5, COUNT - 1))
     write_listing(tmp_path, range(4), "more.csv")
