@@ -35,7 +35,9 @@ def log(place: Place, as_json: bool) -> None:
 
 def line_of(change: Change) -> str:
     """Return a change as a line of text."""
-    options = [f"{name}={value}" for name, value in change.options.items()]
+    options = [
+        f"{name}={value if isinstance(value, str) else json_text(value)}" for name, value in change.options.items()
+    ]
     counts = [f"{count:,} {name}" for name, count in (change.counts or {}).items()]
     done = ", ".join(counts) if change.counts is not None else "not complete"
     asked = " ".join([change.command, *options])

@@ -6,6 +6,7 @@ from typing import Literal
 import pyarrow as pa
 
 from framedex.core.column_rules import Key
+from framedex.files.changes import LOG_NAME
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records import clip
 from framedex.records.clip import FIELDS as IN_FIELDS
@@ -22,7 +23,7 @@ HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.pa
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 # The files and folders of a dataset. A dataset is replaced only if its folder has no other entries.
-FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME)
+FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, LOG_NAME)
 FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
 
 MAX_VIEWS = 256

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from framedex.files.outputs import LOCK_NAME, write_aside, write_json_aside
+from framedex.files.changes import log_change
+from framedex.files.outputs import LOCK_NAME, Output, write_aside, write_json_aside
 from framedex.files.parquet_parts import PartWriter, library_versions, part_path, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips import clip_source
@@ -246,9 +247,19 @@ def write_whole(
         "build": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),
         "libraries": library_versions(),
     }
+    counts = {"clips": sum(clips), "media": sum(media), "tars": len(shards), "failures": len(failures_of(done))}
+    log_change(Output(folder), 1, "shard", logged(index, job), {name: count for name, count in counts.items() if count})
     write_json_aside(folder / HEADER, header)
     for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
         (folder / name).unlink(missing_ok=True)
+
+
+def logged(index: Index, job: Row) -> Row:
+    """Return the options of a job for the log: the index and its generation, the policy and the options of packing."""
+    pack = job["pack"] if job.get("pack", {}).get("pack") is not None else {}
+    keeps = {"keep_damaged": True} if job.get("keep_damaged") else {}
+    policy = {"policy": job["policy"]["policy"]} if "policy" in job else {}
+    return {"index": str(index.path), "index_generation": index.generation} | policy | keeps | pack
 
 
 def job_digest(job: Row, index: Index) -> str:

@@ -179,7 +179,7 @@ class TestWriting:
         assert "D/unfinished.json" not in bucket.keys("D/")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D", "--pack", "clips",
             "--shard-size", "20kB", "--workers", 1)  # fmt: skip
-        for key in content(tmp_path / "D"):
+        for key in content(tmp_path / "D").keys() - {"log.jsonl"}:
             assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
 
     def test_a_web_server_is_not_written_to(self, medium: Medium, tmp_path: Path) -> None:

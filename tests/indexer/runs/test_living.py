@@ -301,6 +301,24 @@ def test_a_filter_can_use_the_date_of_a_generation(folder: Path) -> None:
     assert len(framedex.ClipDataset.from_index(place / "INDEX", policy | {"filter": "indexed_at is None"})) == COUNT
 
 
+def test_a_dataset_logs_how_it_was_made(folder: Path) -> None:
+    place = folder.parent
+    index(place)
+    (place / "fps.yaml").write_text("policy: fps\nfps: 2\nframes: 2\n")
+    made = ["shard", place / "INDEX", "--policy", place / "fps.yaml", "--pack", "clips", "--out", place / "D"]
+    run(*made)
+    run(*made)
+    (line,) = map(json.loads, run("log", place / "D", "--json").output.splitlines())
+    assert line["counts"] == {"clips": COUNT, "media": COUNT, "tars": 1}
+    asked = {"index": str(place / "INDEX"), "index_generation": 1, "policy": "fps", "pack": "clips"}
+    assert asked.items() <= line["options"].items()
+    assert (line["generation"], line["command"]) == (1, "shard")
+    assert "policy=fps" in run("log", place / "D").output
+    before = content(place / "D")
+    run(*made, "--overwrite")
+    assert content(place / "D") == before
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"generation": -1}', "\udcff"])
 def test_a_damaged_log_is_an_error_that_says_so(folder: Path, text: str) -> None:
     index(folder.parent)

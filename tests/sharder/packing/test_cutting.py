@@ -19,8 +19,7 @@ from framedex.sharder.clips.samples import PlannedStep, Step
 from framedex.sharder.packing import pack
 from framedex.sharder.planning.indexed_medium import PlanningOptions
 from tests.conftest import Truth
-from tests.sharder.packing.test_pack_killed import content
-from tests.support.datasets import run, write_clips
+from tests.support.datasets import content, run, write_clips
 from tests.support.media import RECIPES
 from tests.support.running import outcomes
 

@@ -24,10 +24,10 @@ from framedex.sharder.packing.tars import Tar
 from framedex.sharder.planning import planner, steps
 from framedex.sharder.writing import writer
 from tests.conftest import Truth
-from tests.sharder.packing.test_pack_killed import content as bytes_of
 from tests.sharder.planning.test_planner import packets_of
 from tests.support import planned
 from tests.support.counted import some
+from tests.support.datasets import content as bytes_of
 from tests.support.datasets import run, write_clips
 from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from tests.support.gpu import gpu_obstacles

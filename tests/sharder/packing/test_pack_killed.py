@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import os
 import random
 import resource
@@ -21,7 +20,7 @@ import pytest
 
 from framedex import Index
 from framedex.sharder.writing.whole import Tables
-from tests.support.datasets import run
+from tests.support.datasets import content, run
 from tests.support.depth import drawn, rounds
 from tests.support.media import Recipe, encode
 from tests.support.running import environment
@@ -50,12 +49,6 @@ PACKS = {
     "needed": ["--pack", "needed", "--shard-size", "50KB"],
     "encoded": ["--pack", "clips", "--encode", "h264", "--short-side", "64", "--shard-size", "50KB"],
 }
-
-
-def content(dataset: Path) -> dict[str, str]:
-    """Return a digest of every file of a dataset."""
-    files = [path for path in dataset.rglob("*") if path.is_file()]
-    return {str(path.relative_to(dataset)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}
 
 
 def command(index: Path, out: Path, *arguments: object) -> list[str]:

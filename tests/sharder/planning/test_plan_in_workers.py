@@ -17,8 +17,7 @@ from framedex.sharder import build, schema, slices
 from framedex.sharder.planning import indexed_medium, steps, units
 from framedex.sharder.writing import planned_rows, whole, writer
 from tests.conftest import Truth
-from tests.sharder.packing.test_pack_killed import content
-from tests.support.datasets import run, write_clips
+from tests.support.datasets import content, run, write_clips
 from tests.support.media import RECIPES
 from tests.support.policies import policy_of
 
