@@ -101,9 +101,9 @@ PLACE_TO_WRITE, PLACE_THAT_IS_THERE, FILE = PlaceType(written=True), PlaceType(t
 FILE_TO_WRITE: click.Path = click.Path(path_type=Path, dir_okay=False)
 
 
-def out_folder_option(help_text: str) -> Decorator:
+def out_folder_option(help_text: str, *, required: bool = True) -> Decorator:
     """Return the option `--out` for commands that write a local folder or a folder in object storage."""
-    return click.option("--out", type=PLACE_TO_WRITE, required=True, help=help_text)
+    return click.option("--out", type=PLACE_TO_WRITE, required=required, help=help_text)
 
 
 def overwrite_option(what: str) -> Decorator:

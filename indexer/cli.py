@@ -34,6 +34,7 @@ from framedex.options import (
     json_option,
     limits_rule,
     max_failures_option,
+    out_folder_option,
     read_by,
     slice_options,
     time_limit_option,
@@ -100,7 +101,7 @@ RULES = (
 
 @click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@click.option("--out", type=PLACE_TO_WRITE, help="Folder or uri of the index. If the index exists, it is updated.")
+@out_folder_option("Folder or uri of the index. If the index exists, it is updated.", required=False)
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
