@@ -7,8 +7,9 @@ minute of video. Batches of 16 clips are delivered at 224×224. Each way of deco
 another. All use one GPU.
 
 The fields of a row:
-- `share`, by its value: `rates`, clips/s of all ranks in turns of `--seconds`, of at least 4 batches, when the memory
-  for later batches is filled, or after 15 seconds; `median`, their median; `packets`, the number of packets decoded for
+- `share`, by its value: `rates`, clips/s of all ranks in turns of `--seconds`, of at least 4 batches or of whole
+  windows of the order, most of which is decoded at its begin. The first one begins when the memory for later batches is
+  filled, or after 15 seconds; `median`, their median; `packets`, the number of packets decoded for
   each delivered frame; `waiting_mib`, the greatest memory of later batches whose first clips were decoded;
   `decoded`, the number of clips by decoder; `media`, the mean number of distinct videos in a batch;
   `clips`, the number of clips in an epoch.
@@ -75,6 +76,13 @@ def sampler_of(dataset: Any, share: int, **ranks: int) -> Any:
     return ClipSampler(dataset, shuffle=True, seed=1, share=share if share > 1 else None, **ranks)
 
 
+def batches_of_window(share: int) -> int:
+    """Return the number of batches after which an order of `sampler_of` has begun and ended whole groups."""
+    from framedex.loader.order.sampler import WINDOW_OF_GROUPS
+
+    return share * WINDOW_OF_GROUPS // BATCH if share > 1 else 1
+
+
 def endless(loader: Any) -> Iterator[Any]:
     """Yield the batches of one epoch after the other."""
     for _ in itertools.count():
@@ -85,7 +93,6 @@ def measure(path: Path, way: str, share: int, ranks: int, seconds: float, device
     """Return the values of one way with one `share`."""
     from framedex import ClipDataset, ClipLoader
     from framedex.bench.measure import wait_for
-    from framedex.loader.order.sampler import WINDOW_OF_GROUPS
 
     dataset = ClipDataset(path, size=SIZE)
     decode, workers = WAYS[way]
@@ -103,17 +110,18 @@ def measure(path: Path, way: str, share: int, ranks: int, seconds: float, device
     ]
     steps = zip(*map(endless, loaders), strict=True)
 
-    def rate(seconds: float, least: int, most: float) -> float:
-        """Return clips/s of at least so many steps in at least `seconds`. `most` is the maximum number of steps."""
+    def rate(seconds: float, multiple: int, most: float) -> float:
+        """Return clips/s of a multiple of so many steps in at least `seconds`. `most` is the maximum of steps."""
         count, begun = 0, time.perf_counter()
-        while count < most and (count < least or time.perf_counter() - begun < seconds):
+        while count < most and (count % multiple or time.perf_counter() - begun < seconds):
             for batch in next(steps):
                 wait_for(batch["frames"])
             count += 1
         return count * BATCH * ranks / (time.perf_counter() - begun)
 
-    rate(WARM_UP_SECONDS, 1, 1 if share == 1 else share * WINDOW_OF_GROUPS // BATCH)  # until the memory is filled
-    rates = [rate(seconds, MIN_BATCHES, math.inf) for _ in range(TURNS)]
+    whole = batches_of_window(share)
+    rate(WARM_UP_SECONDS, 1, whole)  # until the memory is filled
+    rates = [rate(seconds, max(whole, MIN_BATCHES), math.inf) for _ in range(TURNS)]
     reports = [loader.report for loader in loaders]
     found = {
         "rates": [round(one, 1) for one in rates],

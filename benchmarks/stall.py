@@ -6,8 +6,9 @@ with batches that the step takes ("fed"), and in another process that drops its 
 are already there. With `--share`, clips are windows of several videos (benchmarks/shared_loading.py) in an order of
 `ClipSampler(share=…)`, or in a shuffled order for `--share 1`. The speed of a machine changes within seconds, so the
 step's own speed is measured in turns with the others. (A DataLoader would work on in the step's own turns, so own
-speed is measured before it is made.) Batches that wait at the begin of a turn are not counted. An epoch has 100,000
-clips, so that neither its begin nor its end is measured.
+speed is measured before it is made.) Batches that wait at the begin of a turn are not counted. With `--share`, a fed
+turn has whole windows of the order, because most of a window is decoded at its begin. An epoch has 100,000 clips, so
+that neither its begin nor its end is measured.
 
 The fields of a row, which are medians over the turns:
 - `own`: clips/s of the step on batches that are already there, while the loader has nothing to do.
@@ -42,7 +43,7 @@ from torch import nn
 
 from benchmarks.row_file import Row, RowFile
 from benchmarks.shared_loading import SAMPLINGS as WINDOWS
-from benchmarks.shared_loading import VIDEOS, endless, sampler_of
+from benchmarks.shared_loading import VIDEOS, batches_of_window, endless, sampler_of
 from benchmarks.shared_loading import dataset_path as windows_path
 from benchmarks.training import BATCH, FRAMES, SIZE, dataset_path, environment_of, prepare_all
 from benchmarks.training_videos import FORMATS
@@ -106,19 +107,20 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def rate(self, batches: Iterator[Any], seconds: float, uncounted: int = UNCOUNTED) -> Row:
+    def rate(self, batches: Iterator[Any], seconds: float, *, uncounted: int = UNCOUNTED, multiple: int = 1) -> Row:
         """Return clips/s of the step, the share of the time that it waits, and the time of this thread a batch.
 
         Args:
             batches: The frames of batches, on the GPU or the CPU.
-            seconds: The time to measure.
+            seconds: The minimum of the time to measure.
             uncounted: The number of batches at the begin that are not measured.
+            multiple: The number of batches that are measured is a multiple of this.
         """
         for frames in itertools.islice(batches, uncounted):
             self.step(frames.cuda(non_blocking=True))
         torch.cuda.synchronize()
         first, count, waited, busy = time.perf_counter(), 0, 0.0, 0.0
-        while time.perf_counter() - first < seconds:
+        while count % multiple or time.perf_counter() - first < seconds:
             before, own = time.perf_counter(), time.thread_time()
             frames = next(batches).cuda(non_blocking=True)
             waited, busy = waited + time.perf_counter() - before, busy + time.thread_time() - own
@@ -261,9 +263,12 @@ def measure(trainer: Trainer, source: Source, way: str, seconds: float, turns: i
     of_turn: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(turns):
         if before is None:
-            own, fed = trainer.rate(there(), seconds)["clips"], trainer.rate(frames, seconds)
+            own, fed = (
+                trainer.rate(there(), seconds)["clips"],
+                trainer.rate(frames, seconds, multiple=batches_of_window(source.share)),
+            )
         else:
-            own, fed = before.pop(), trainer.rate(frames, seconds, PREFETCH * OTHER_WORKERS + 1)
+            own, fed = before.pop(), trainer.rate(frames, seconds, uncounted=PREFETCH * OTHER_WORKERS + 1)
         of_turn["own"].append(own)
         of_turn["fed"].append(fed.pop("clips"))
         of_turn["share"].append(of_turn["fed"][-1] / own)
