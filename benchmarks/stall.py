@@ -261,11 +261,12 @@ def measure(trainer: Trainer, source: Source, way: str, seconds: float, turns: i
     for batch in itertools.chain([first], itertools.islice(frames, WARM_UP)):
         trainer.step(batch.cuda(non_blocking=True))
     of_turn: defaultdict[str, list[float]] = defaultdict(list)
+    multiple = batches_of_window(source.share)
     for _ in range(turns):
         if before is None:
             own, fed = (
                 trainer.rate(there(), seconds)["clips"],
-                trainer.rate(frames, seconds, multiple=batches_of_window(source.share)),
+                trainer.rate(frames, seconds, multiple=multiple),
             )
         else:
             own, fed = before.pop(), trainer.rate(frames, seconds, uncounted=PREFETCH * OTHER_WORKERS + 1)
