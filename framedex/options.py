@@ -115,6 +115,23 @@ def overwrite_option(what: str) -> Decorator:
     return click.option("--overwrite", is_flag=True, help=f"Replace {what} already there.")
 
 
+def remove_option(help_text: str) -> Decorator:
+    """Return the option `--remove`, which names media and may be given several times."""
+    return click.option("--remove", multiple=True, metavar="URI|@LIST", help=help_text)
+
+
+def prune_at_most_option(help_text: str) -> Decorator:
+    """Return the option `--prune-at-most`, the greatest share of media that a run removes without being asked again."""
+    return click.option(
+        "--prune-at-most",
+        type=click.FloatRange(0, 1),
+        default=0.1,
+        show_default=True,
+        metavar="SHARE",
+        help=help_text,
+    )
+
+
 def json_option(help_text: str = "Print one JSON object.") -> Decorator:
     """Return the option `--json`. The parameter of the command is named `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)

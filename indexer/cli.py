@@ -35,7 +35,9 @@ from framedex.options import (
     limits_rule,
     max_failures_option,
     out_folder_option,
+    prune_at_most_option,
     read_by,
+    remove_option,
     slice_options,
     time_limit_option,
     workers_option,
@@ -208,20 +210,10 @@ RULES = (
     help="Remove media from the index that only these sources named, and that they no longer name. Media of an index "
     "of an earlier version are kept until a run has named them.",
 )
-@click.option(
-    "--prune-at-most",
-    type=click.FloatRange(0, 1),
-    default=0.1,
-    show_default=True,
-    metavar="SHARE",
-    help="Refuse to prune more than this share of the media that these sources named.",
-)
-@click.option(
-    "--remove",
-    multiple=True,
-    metavar="URI|@LIST",
-    help="Only remove a medium from an existing index, which is passed instead of a SOURCE. @LIST is a text file with "
-    "one medium per line. To delete all traces from the files of the index, run --compact afterwards.",
+@prune_at_most_option("Refuse to prune more than this share of the media that these sources named.")
+@remove_option(
+    "Only remove a medium from an existing index, which is passed instead of a SOURCE. @LIST is a text file with one "
+    "medium per line. To delete all traces from the files of the index, run --compact afterwards."
 )
 @click.option("--dry-run", is_flag=True, help="Print the media that would be probed or pruned, and write nothing.")
 @json_option()

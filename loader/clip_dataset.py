@@ -29,7 +29,7 @@ from framedex.loader.batches.faults import OnError, read_or_replaced
 from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.frame_tables import FrameColumns
-from framedex.loader.dataset.manifest import Manifest
+from framedex.loader.dataset.manifest import CHANGED, Manifest
 from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Layout, PixelOptions, Transform
 from framedex.records.clip import Failure
@@ -378,6 +378,11 @@ class ClipDataset(ColumnsOfClips):
         numbers = self._clips.numbers
         return self.pixels.shapes(stored if numbers is None else stored.take(numbers))
 
+    @property
+    def version(self) -> str | None:
+        """The version of a dataset on disk that was changed, for states of samplers. None for all other datasets."""
+        return self.origin.version if isinstance(self.origin, Manifest) else None
+
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that contains each clip.
 
@@ -521,7 +526,9 @@ class ClipDataset(ColumnsOfClips):
         """Adapt the remedy in a clip's error to the kind of this dataset: on disk, or planned from an index."""
         planned = not isinstance(self.origin, Manifest)
         if isinstance(error, StaleError):
-            if planned:
+            if isinstance(self.origin, Manifest) and self.origin.was_changed():
+                error.what, error.remedy = CHANGED, "open it again"
+            elif planned:
                 error.remedy = "index again, or set root to the new location of the sources"
             else:
                 with contextlib.suppress(FramedexError):  # if the clip's row is damaged, the remedy stays unchanged

@@ -282,6 +282,12 @@ class ConcatClips:
             raise FramedexError(f"datasets differ in the type of column {name!r}", found=error) from error
         return found if as_arrow else column_as_numpy(found, name)
 
+    @property
+    def version(self) -> str | None:
+        """The versions of the datasets, as `ClipDataset.version`. None if none of them was changed."""
+        versions = [getattr(dataset, "version", None) for dataset in self.datasets]
+        return "; ".join(version or "not changed" for version in versions) if any(versions) else None
+
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the tar or medium that contains each clip, numbered across all datasets.
 

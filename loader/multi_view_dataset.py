@@ -113,6 +113,11 @@ class MultiViewDataset:
         """Return int64 [items, 3]: frames, height and width of each item's first view, like `ClipDataset.shapes`."""
         return self.clips.shapes()[self._first_views()]
 
+    @property
+    def version(self) -> str | None:
+        """The version of the dataset, as `ClipDataset.version`."""
+        return self.clips.version
+
     def places(self, kind: Any) -> NDArray[np.int64]:
         """Return int64 [items]: the number of the tar or medium that contains the first view of each item.
 

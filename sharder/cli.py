@@ -10,7 +10,7 @@ import click
 
 from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
-from framedex.core.words import counted, named
+from framedex.core.words import SHOWN, counted, named
 from framedex.errors import INTERNAL_ERROR, printable
 from framedex.execution.engine import Slice
 from framedex.indexer.parts.index import Index
@@ -21,6 +21,7 @@ from framedex.options import (
     FILE,
     FINISH_RULE,
     PLACE_THAT_IS_THERE,
+    PLACE_TO_WRITE,
     OptionRule,
     RuledCommand,
     allow_remote_option,
@@ -29,6 +30,8 @@ from framedex.options import (
     max_failures_option,
     out_folder_option,
     overwrite_option,
+    prune_at_most_option,
+    remove_option,
     slice_options,
     workers_option,
 )
@@ -41,6 +44,7 @@ from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.schema import FAILURES_NAME
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
+from framedex.sharder.writing.changing import RemovedReport, follow_index, remove_from_dataset
 from framedex.sharder.writing.output import kept_items, unfinished_of
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.places import Access, Place, Stored, local_of
@@ -56,10 +60,17 @@ Example:
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
   framedex shard INDEX --policy fps --out DATASET --pack clips --encode h264 --short-side 256
   framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
+  framedex shard DATASET --remove videos/a.mp4 --remove @taken_down.txt
+  framedex shard DATASET --follow INDEX
 """
 
 
+CHANGES = ("remove", "follow", "prune_at_most", "as_json")  # options that change an existing dataset
 RULES = (
+    OptionRule(all_but=CHANGES, when=lambda values: not values["remove"], beside="--remove"),
+    OptionRule(options=["follow"], when=lambda values: not values["remove"], beside="--remove"),
+    OptionRule(all_but=CHANGES, when=lambda values: values["follow"] is None, beside="--follow"),
+    OptionRule(options=["prune_at_most"], when=lambda values: values["follow"] is not None, needs="--follow"),
     FINISH_RULE,
     OptionRule(
         options=["task", "finish"],
@@ -79,8 +90,8 @@ RULES = (
 
 
 @click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("index", type=PLACE_THAT_IS_THERE)
-@out_folder_option("The folder or uri of the dataset. It must be new or empty.")
+@click.argument("index", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
+@out_folder_option("The folder or uri of the dataset. It must be new or empty.", required=False)
 @click.option(
     "--policy",
     type=POLICY,
@@ -150,11 +161,23 @@ RULES = (
 )
 @allow_remote_option()
 @slice_options("dataset")
+@remove_option(
+    "Only remove the clips of a medium from an existing dataset, which is passed instead of an INDEX. @LIST is a text "
+    "file with one medium per line. Tars that have such clips are written anew without them, under other names."
+)
+@click.option(
+    "--follow",
+    type=PLACE_THAT_IS_THERE,
+    metavar="INDEX",
+    help="Only remove the clips of media that this index does not have any more, from an existing dataset, which is "
+    "passed instead of an INDEX.",
+)
+@prune_at_most_option("With --follow: refuse to remove more than this share of the media of the dataset.")
 @overwrite_option("a dataset that is")
 @json_option()
 def shard(
     index: Place,
-    out: Place,
+    out: Place | None,
     policy: str | Path | None,
     clips: Path | None,
     choose: Choose,
@@ -165,6 +188,9 @@ def shard(
     shard_size: int,
     allow_remote: bool,
     task: Slice | None,
+    remove: tuple[str, ...],
+    follow: Place | None,
+    prune_at_most: float,
     as_json: bool,
     **named_as_fields: Any,
 ) -> None:
@@ -173,11 +199,22 @@ def shard(
     Videos are not opened, because the index has the offset of every packet and the packets that each frame needs. With
     --pack, these packets are copied into webdataset tars, so that the sources are not needed any more. If a policy
     selects a clip with frames of a damaged GOP, the clip is left out. It has a row in failures.parquet, but does not
-    count as a failure.
+    count as a failure. With --remove or --follow, clips are removed from an existing DATASET.
 
     Exit codes: 0: success. 1: the run failed, or an internal error of framedex affected some clips (all others are in
     the dataset). 2: wrong usage. 3: the dataset is complete, but more than --max-failures clips were impossible.
     """
+    if remove or follow is not None:
+        dataset = PLACE_TO_WRITE.convert(str(index), None, click.get_current_context())
+        with interrupt_says(lambda: "run the same command again to complete the change"):
+            if follow is None:
+                removed = remove_from_dataset(dataset, remove)
+            else:
+                removed = follow_index(dataset, Index(follow), at_most=prune_at_most)
+        _print_removed(dataset, removed, as_json)
+        return
+    if out is None:
+        raise click.UsageError("Missing option '--out'.")
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index, access=Access(allow_remote=allow_remote))
@@ -218,6 +255,23 @@ def shard(
         sys.exit(1)
     if report.failed > max_failures:
         sys.exit(3)
+
+
+def _print_removed(dataset: Place, report: RemovedReport, as_json: bool) -> None:
+    """Print what was removed from a dataset."""
+    if as_json:
+        echo(json_text(asdict(report)))
+        return
+    if report.unknown:
+        echo(f"not in the dataset: {printable(named(report.unknown[:SHOWN], len(report.unknown)))}")
+    parts = [f"{counted(report.media, 'medium', 'media')} with {counted(report.clips, 'clip')} removed"]
+    if report.failures:
+        parts.append(f"{counted(report.failures, 'failure')} removed")
+    if report.tars:
+        parts.append(f"{counted(report.tars, 'tar')} written anew")
+    echo(f"{', '.join(parts)}, {counted(report.left, 'clip')} left → {printable(str(dataset))}")
+    if report.media and isinstance(dataset, Stored):
+        echo("a DiskCache of a machine that read the dataset may still have bytes of it: rm -r FOLDER_OF_THE_CACHE")
 
 
 def _kept(out: Place, task: Slice | None) -> str:

@@ -79,6 +79,8 @@ class RecordedFiles:
         """
         with self._lock:
             try:
+                if source.path in self._open and not os.fstat(self._open[source.path]).st_nlink:
+                    os.close(self._open.pop(source.path))  # it was deleted, so no clip of it may be delivered any more
                 if source.path not in self._open:
                     self._open[source.path] = open_recorded(source)
                 self._open.move_to_end(source.path)

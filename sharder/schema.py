@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from framedex.core.column_rules import Key
 from framedex.files.changes import LOG_NAME
+from framedex.files.parquet_parts import PART_NAME
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records import clip
 from framedex.records.clip import FIELDS as IN_FIELDS
@@ -15,16 +16,26 @@ from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.7"
+SCHEMA_VERSION = "3.8"
 # Since this version, all media of a dataset are proven, except if the codec needs no proof (`indexer.schema.SCANNED`).
 # To prove a medium, the indexer decodes frames as clips do, and compares them with a decode that begins earlier.
 PROVES = (3, 6)
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
+REMOVED_NAME = "removed.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 # The files and folders of a dataset. A dataset is replaced only if its folder has no other entries.
-FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, LOG_NAME)
+FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, REMOVED_NAME, LOG_NAME)
 FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
+CLAIM_NAME = "unfinished.json"  # the object that keeps other runs away from a dataset in object storage
+# The name of a tar or its index. A tar that was written anew has the generation of the dataset as its last number.
+TAR_NAME = re.compile(r"([a-z]+-(\d{6,}))(?:-\d+)?\.(?:tar|idx)")
+# The names of the files of a dataset. Only these files are removed when a dataset is replaced or changed.
+OWN_NAME = re.compile(
+    rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
+    rf"|(?:failures|shards|columns|fields|removed)-\d{{6,}}\.parquet"
+    rf"|{'|'.join(map(re.escape, (*FILE_NAMES, CLAIM_NAME)))}"
+)
 
 MAX_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # treatment of a clip if a view has no frames for it
@@ -43,7 +54,7 @@ RECIPES = pa.schema(
 
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
 
-FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
+FAILURES, SHARDS, REMOVED = schema_of(clip.Failure), schema_of(clip.Shard), schema_of(clip.Removed)
 
 # Columns of `fields` that come from the clip's medium.
 MEDIUM_FIELDS = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
@@ -69,8 +80,13 @@ HEADER_KEYS = {
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "job": Key(kind=str, needed=False),
-    "clips_per_part": Key(kind=list, element=int, most=INT32),
-    "media_per_part": Key(kind=list, element=int, most=INT32),
+    "clips_per_part": Key(kind=list, element=int, most=INT32, needed=False),
+    "media_per_part": Key(kind=list, element=int, most=INT32, needed=False),
+    "generation": Key(kind=int, needed=False),
+    "parts": Key(kind=dict, needed=False),
+    "files": Key(kind=dict, needed=False),
+    "gone": Key(kind=dict, needed=False),
+    "before": Key(kind=list, element=dict, needed=False),
 }
 
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}

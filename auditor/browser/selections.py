@@ -17,6 +17,7 @@ from framedex.auditor.tables.database import QueryLimits, Result
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, literal, quoted
 from framedex.errors import FramedexError
+from framedex.sharder.layout import layout_of
 
 WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "", "BIG", "HUGE")} | {"INTEGER"}
 # Types whose values are compared as values. Values of other types are compared as texts.
@@ -162,7 +163,7 @@ class Selections:
         self.kind = queries.audited.kind
         self.types = queries.types(VIEWS[self.kind])
         if self.kind == "dataset":
-            self.total = sum(queries.audited.header["clips_per_part"])
+            self.total = sum(part.rows for part in layout_of(queries.audited.header).clips)
         else:
             self.total = int(queries.rows("SELECT count(*) FROM videos", 1).rows[0][0])
         self.checks: dict[str, Check] = {check.name: check for check in checks_of(self.kind)}

@@ -388,7 +388,8 @@ def database(
 def write_database(audited: subject.Audited, path: Path) -> list[str]:
     """Write a DuckDB database of the views, and return the names of the views. Raises OutputError.
 
-    The views will include parts that are written later. An existing file is replaced when the new file is complete.
+    The views of an index will include parts that are written later. If a dataset was changed, its views raise an error.
+    An existing file is replaced when the new file is complete.
     """
     if _is_pattern(audited):
         raise OutputError(

@@ -5,6 +5,7 @@ by this module. The SQL of the views that users query is in views/*/*.sql and us
 """
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,8 +26,8 @@ from framedex.indexer.schema import HEADER as INDEX_HEADER
 from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED, LISTED, UNSHOWN
 from framedex.records.medium import COLOR_RANGES, EVERY_FRAME, FAILED, FIELD_ORDERS, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.sharder import schema as dataset_schema
+from framedex.sharder.layout import Numbers, dataset_header, layout_of, read_layout
 from framedex.sharder.schema import HEADER as DATASET_HEADER
-from framedex.sharder.writing.output import dataset_header
 from framedex.storage.places import Place, local_folder, small_text
 
 Kind = Literal["index", "dataset"]
@@ -41,7 +42,8 @@ class Audited:
         place: The path or uri that the user gave.
         folder: The local folder that contains the tables.
         header: The JSON header of the index or dataset.
-        parts: The numbers of each table's parts at the time when the index or dataset was opened.
+        parts: The numbers of each table's parts at the time when the index or dataset was opened, in order.
+        table_files: The names of the files of each table of TABLE_FILES, in order.
     """
 
     kind: Kind
@@ -49,11 +51,12 @@ class Audited:
     folder: Path
     header: dict[str, Any]
     parts: dict[str, list[int]]
+    table_files: dict[str, list[str]]
 
     def tables(self) -> dict[str, Path]:
         """Return the paths of all Parquet files, by their paths relative to the folder."""
         parts = [part for table in self.parts for part in self.files(table)]
-        single = [path for file, _ in TABLE_FILES[self.kind].values() if (path := self.folder / file).exists()]
+        single = [self.folder / name for names in self.table_files.values() for name in names]
         return {str(path.relative_to(self.folder)): path for path in [*parts, *single]}
 
     def files(self, table: str) -> list[Path]:
@@ -81,17 +84,29 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     """
     kind = _check_kind(place)
     tables = [name for name in TABLES[kind] if frames or name != index_schema.FRAMES_FOLDER]
-    parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
+    layout = read_layout(place) if kind == "dataset" else None
+    if layout is not None:
+        parts = {name: [part.number for part in layout.parts(name)] for name in TABLES[kind]}
+        files = {
+            name: [path.name for path in layout.paths(place, file)] for name, (file, _) in TABLE_FILES[kind].items()
+        }
+    else:
+        parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
+        single = TABLE_FILES[kind].items()
+        files = {name: [file] if (place / file).exists() else [] for name, (file, _) in single}
     one, other = TABLES[kind][:2]
-    lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
-    if lacking:
-        raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")
-    files = [HEADERS[kind], *(file for file, _ in TABLE_FILES[kind].values())]
-    wanted = [name for name in files if (place / name).exists()]
+    there = {other: parts[other]} if layout is None else {name: part_numbers(place / name) for name in parts}
+    for table, numbers in there.items():
+        lacking = sorted({*parts[one if layout is None else table]}.difference(numbers)) if table in tables else []
+        if lacking:
+            raise FormatError(
+                "a part of the tables is missing", where=str(place / table), found=f"no part {lacking[0]}"
+            )
+    wanted = [HEADERS[kind], *(name for names in files.values() for name in names)]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:
         header = json.loads(small_text(folder / HEADERS[kind]))
-        yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
+        yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts, table_files=files)
 
 
 def _check_kind(place: Place) -> Kind:
@@ -173,7 +188,8 @@ Columns = Mapping[str, Iterable[str]]  # names of the columns in the Parquet fil
 class Names(Enum):
     """How queries refer to files.
 
-    OURS: By uris of PROTOCOL. PATHS: By their paths. PATTERN: By a pattern that also matches parts written later.
+    OURS: By uris of PROTOCOL. PATHS: By their paths. PATTERN: By a pattern that also matches parts of an index that are
+    written later. A dataset must not have changed.
     """
 
     OURS = "ours"
@@ -189,10 +205,12 @@ def url(name: str) -> str:
 def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, str]:
     """Return the query of each view, by the name of the view. A view comes after all views that it uses."""
     found = {f"{table}_parts": _parts(audited, table, columns, names) for table in audited.parts}
-    for name, (file, schema) in TABLE_FILES[audited.kind].items():
-        where = literal(url(file) if names is Names.OURS else str(audited.folder / file))
-        exists = (audited.folder / file).exists()
-        found[f"{name}_file"] = f"SELECT * FROM read_parquet({where}, {PLAIN})" if exists else _empty(schema)
+    for name, (_, schema) in TABLE_FILES[audited.kind].items():
+        paths = [url(file) if names is Names.OURS else str(audited.folder / file) for file in audited.table_files[name]]
+        where = f"[{', '.join(map(literal, paths))}]"
+        found[f"{name}_file"] = f"SELECT * FROM read_parquet({where}, {PLAIN})" if paths else _empty(schema)
+    if audited.kind == "dataset" and names is Names.PATTERN:
+        found = {name: f"SELECT * FROM ({query}) WHERE {_unchanged(audited)}" for name, query in found.items()}
     values = {
         "unshown": str(UNSHOWN),
         "scanned": ", ".join(map(literal, sorted(index_schema.SCANNED))),
@@ -202,11 +220,32 @@ def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, st
     }
     if audited.kind == "dataset":
         own = [name for name in columns[dataset_schema.CLIPS_FOLDER] if name not in dataset_schema.CLIPS.names]
+        layout = layout_of(audited.header)
+        values["media_shift"] = _shift_after(layout.media_numbers, "p.first + m._row")
+        values["shard_shift"] = _shift_after(layout.shard_numbers, "row")
         values["user_columns"] = "".join(f", c.{quoted(name)}" for name in own)
     for name in VIEWS[audited.kind]:
         query = "\n".join(line for line in _view_lines(audited.kind, name) if not line.startswith("--"))
         found[name] = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], query).strip()
     return found
+
+
+def _unchanged(audited: Audited) -> str:
+    """Return an SQL condition that is true, or an error if the header of the dataset is not the audited one."""
+    header = audited.folder / DATASET_HEADER
+    now = f"(SELECT md5(content) FROM read_blob({literal(str(header))}))"
+    then = literal(hashlib.md5(header.read_bytes(), usedforsecurity=False).hexdigest())
+    what = literal(f"{audited.place}: the dataset was changed, so write this database again")
+    return f"CASE WHEN {now} = {then} THEN true ELSE error({what}) END"
+
+
+def _shift_after(numbers: Numbers, position: str) -> str:
+    """Return the SQL expression of what a row at a position has to add for its number. `position` is an expression."""
+    shifts = ", ".join(f"({at}, {shift})" for at, shift in numbers.shifts.tolist())
+    if not shifts:
+        return "0"
+    table = f"(VALUES {shifts}) AS shifts(begin_row, shift)"
+    return f"coalesce((SELECT max(shift) FROM {table} WHERE begin_row <= {position}), 0)"
 
 
 def described(kind: Kind) -> dict[str, str]:
@@ -233,15 +272,17 @@ def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
     rows = reader(audited, table, names)
     if absent:  # UNION ALL BY NAME, since parts that are written later may have these columns
         rows = f"(SELECT * FROM {rows} UNION ALL BY NAME {_empty(absent)})"
-    return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, \
-file_row_number AS _row,
+    part = f"regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER"
+    if audited.kind == "dataset":  # its parts are in the order of the header
+        part = f"(list_position({audited.parts[table]}, {part}) - 1)"
+    return f"""SELECT {part} AS _part, file_row_number AS _row,
     * EXCLUDE ({FILE_COLUMN}, file_row_number)
 FROM {rows}"""
 
 
 def reader(audited: Audited, table: str, names: Names) -> str:
     """Return the SQL expression that reads all parts of a table. There must be at least one part."""
-    if names is Names.PATTERN:
+    if names is Names.PATTERN and audited.kind == "index":
         where = literal(str(audited.folder / table / "part-*.parquet"))
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]

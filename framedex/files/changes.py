@@ -8,16 +8,16 @@ continues the change, it writes the same generation, and replaces the line.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from framedex.core.column_rules import Key, check_header
 from framedex.core.version import __version__
-from framedex.errors import FormatError
+from framedex.errors import FormatError, SourceError
 from framedex.files.outputs import Output, write_aside
-from framedex.storage.places import Place, small_text
+from framedex.storage.places import Place, place, small_text
 
 LOG_NAME = "log.jsonl"
 KEYS = {
@@ -79,6 +79,20 @@ def _change_of(line: str, where: str) -> Change:
     check_header(values, KEYS, where, REMEDY)
     found: dict[str, Any] = {name: values.get(name) for name in KEYS}
     return Change(**found)
+
+
+def listed_names(names: Iterable[str]) -> list[str]:
+    """Return names, each once. "@LIST" stands for the lines of a text file. Raises SourceError."""
+    found: dict[str, None] = {}
+    for name in names:
+        lines = [name]
+        if name.startswith("@"):
+            try:
+                lines = small_text(place(name[1:])).splitlines()
+            except (OSError, ValueError) as error:
+                raise SourceError("the list cannot be read", where=name[1:], found=error) from error
+        found |= dict.fromkeys(line.strip() for line in lines if line.strip())
+    return list(found)
 
 
 def next_generation(where: Place, current: int, command: str, options: Mapping[str, Any]) -> int:

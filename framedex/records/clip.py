@@ -287,3 +287,24 @@ class Shard:
     size_bytes: int = column(pa.int64(), unit="bytes", nullable=False, rule=BYTES)
     fingerprint: str = column(pa.string(), nullable=False)
     clips: int = column(pa.int64(), nullable=False, rule=COUNT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """A row of the table `removed`: clips that were removed from a dataset, without any name.
+
+    Attributes:
+        generation: Generation of the dataset that does not have the clips any more.
+        media_id: Id of the medium of the clips. Clips of it are not added again. Null if the medium itself stayed.
+        media_row: Number of the medium, as in `clips.media_row`. Null if only failures of the medium were removed.
+        shard: Number of the tar that had the clips, as in `clips.shard`. Null if they were not packed.
+        first_clip: Row number of the first of consecutive clips in the generation before.
+        stop_clip: Row number after the last of these clips. Equal to `first_clip` if the medium had no clips.
+    """
+
+    generation: int = column(pa.int32(), nullable=False, rule=COUNT)
+    media_id: str | None = column(pa.string())
+    media_row: int | None = column(pa.int32(), rule=NUMBER)
+    shard: int | None = column(pa.int32(), rule=NUMBER)
+    first_clip: int = column(pa.int32(), nullable=False, rule=COUNT)
+    stop_clip: int = column(pa.int32(), nullable=False, rule=COUNT)

@@ -147,6 +147,11 @@ def common_folder(uris: list[str]) -> str:
     return "/".join(same) if len(same) > len(["s3:", ""]) else ""
 
 
+def spellings(name: str, root: str) -> tuple[str, str]:
+    """Return the names that a medium may have in an index or a dataset: `name`, and its path relative to `root`."""
+    return name, relative(absolute(name), root)
+
+
 def medium_name(uri: str, member: str | None) -> str:
     """Return the name of a medium in messages and lists of clips: `uri`, or `uri/member` for a member of a file."""
     return uri if member is None else f"{uri}/{member}"

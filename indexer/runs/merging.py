@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from framedex.errors import OutputError, SourceError
 from framedex.execution.engine import Slice
 from framedex.files import outputs
-from framedex.files.changes import begun_generation, log_change, next_generation
+from framedex.files.changes import begun_generation, listed_names, log_change, next_generation
 from framedex.files.outputs import Output
 from framedex.files.parquet_parts import ffmpeg_of, part_numbers, part_path, read_all
 from framedex.indexer import schema
@@ -33,8 +33,8 @@ from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
 from framedex.indexer.sources.discover import media_id
 from framedex.records.columns import Row
-from framedex.storage.places import Place, parquet_file, place, small_text
-from framedex.storage.uris import absolute, medium_name, relative
+from framedex.storage.places import Place, parquet_file
+from framedex.storage.uris import medium_name, spellings
 
 # Limits for the size of a merged part. They limit the memory, because the rows of `videos` are in memory until the part
 # is written.
@@ -135,7 +135,7 @@ def remove_media(out: Place, names: Sequence[str]) -> RemoveReport:
         OutputError: Another run is writing the index, or the index is being written in slices.
         SourceError: A list cannot be read.
     """
-    wanted = list(dict.fromkeys(name for one in names for name in _names_of(one)))
+    wanted = listed_names(names)
     with build.opened_whole(out) as output:
         index = Index(out)
         rows = index.columns(["media_id", "kind", "uri", "member", "stream_index"])
@@ -147,10 +147,10 @@ def remove_media(out: Place, names: Sequence[str]) -> RemoveReport:
         listed = set[str]()  # the ids that a listing may have for the media; also for media that are gone
         unknown: list[str] = []
         for name in wanted:
-            spellings = name, relative(absolute(name), index.root)
-            of_name = next(filter(None, (by_name.get(spelling) for spelling in spellings)), [])
+            possible = spellings(name, index.root)
+            of_name = next(filter(None, map(by_name.get, possible)), [])
             found.update(of_name)
-            listed.update(map(media_id, spellings))
+            listed.update(map(media_id, possible))
             if not of_name:
                 unknown.append(name)
         gone = rows.take(pa.array(sorted(found), pa.int64())).to_pylist()
@@ -166,17 +166,6 @@ def remove_media(out: Place, names: Sequence[str]) -> RemoveReport:
             build.publish_listing(output, listing)
             build.end(output, generation, asked)
         return RemoveReport(removed=len(gone), unknown=unknown)
-
-
-def _names_of(name: str) -> list[str]:
-    """Return the names in a list "@LIST", or the name itself. Raises SourceError."""
-    if not name.startswith("@"):
-        return [name]
-    try:
-        lines = small_text(place(name[1:])).splitlines()
-    except (OSError, ValueError) as error:
-        raise SourceError("the list cannot be read", where=name[1:], found=error) from error
-    return [line.strip() for line in lines if line.strip()]
 
 
 class _PartMerger(PartPairs):

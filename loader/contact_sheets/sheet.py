@@ -22,7 +22,6 @@ from PIL import Image
 from framedex.core.column_rules import OBJECT_BYTES
 from framedex.core.words import SAME_RATE, counted, duration_text, number_text, rate_text, size_text
 from framedex.errors import DecodeError, FormatError, FramedexError, printable
-from framedex.files.parquet_parts import read_all
 from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
@@ -269,7 +268,8 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
     """Return the heading of a sheet. `shown` is the number of clips on the sheet. Raises FormatError."""
     path = dataset.manifest.path
     try:
-        kinds = read_all(path / FAILURES_NAME, ["kind"], row_bytes=OBJECT_BYTES)["kind"].to_pylist()
+        failures = dataset.manifest.header.layout.read(path, FAILURES_NAME, ["kind"], row_bytes=OBJECT_BYTES)
+        kinds = [] if failures is None else failures["kind"].to_pylist()
         policy = small_text(path / POLICY_NAME)
         settings = changed_settings(policy)
     except (OSError, ValueError, yaml.YAMLError) as error:

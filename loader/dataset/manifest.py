@@ -24,7 +24,7 @@ from framedex.core.limits import usual_clip_bytes
 from framedex.core.words import counted
 from framedex.errors import FormatError, FramedexError, PolicyError
 from framedex.files.headers import check_format, is_since
-from framedex.files.parquet_parts import check_file, checked_group, part_path, read_all, read_file, read_group
+from framedex.files.parquet_parts import check_file, checked_group, part_path, read_file, read_group
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
 from framedex.records.clip import ClipRecord
@@ -35,11 +35,13 @@ from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium,
 from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
 from framedex.sharder.clips.labels import Labels, plain, stored_labels
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
+from framedex.sharder.layout import Layout, Numbers, layout_of
 from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
 
 REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
+CHANGED = "the dataset was changed since it was opened"
 ORDER_BYTES = 48  # bytes of memory per clip that the order of an epoch needs
 
 
@@ -59,7 +61,9 @@ class DatasetHeader:
         filed: The user's columns that are stored for all clips together in one file. None if the dataset is older than
             these files. The user's columns are then read from the parts of `clips`, which takes some seconds for a
             million clips.
-        first: For each table, the number of the first row of each part, followed by the number of all rows.
+        generation: The generation of the dataset: 1, and one more after each change.
+        layout: The files of the dataset.
+        first: For each table, the position of the first row of each part, followed by the number of all rows.
         proves: Whether videos of codecs that framedex does not parse were proven (decoded and compared) when they were
             indexed.
     """
@@ -72,6 +76,8 @@ class DatasetHeader:
     views: tuple[list[str], tables.Missing] | None
     own: list[str]
     filed: list[str] | None
+    generation: int
+    layout: Layout
     first: dict[str, NDArray[np.int64]]
     proves: bool
 
@@ -83,7 +89,8 @@ def read_header(path: Place) -> DatasetHeader:
     )
     check_header(stored, tables.HEADER_KEYS, str(path / tables.HEADER), REMEDY)
     try:
-        clips, media = (np.cumsum([0, *stored[key]]) for key in ("clips_per_part", "media_per_part"))
+        layout = layout_of(stored)
+        clips, media = (np.cumsum([0, *(part.rows for part in parts)]) for parts in (layout.clips, layout.media))
         first = {tables.CLIPS_FOLDER: clips, tables.MEDIA_FOLDER: media, tables.RECIPES_FOLDER: clips}
         most = usual_clip_bytes() // ORDER_BYTES
         for folder, rows in first.items():
@@ -98,6 +105,8 @@ def read_header(path: Place) -> DatasetHeader:
             views=_views(stored.get("views")),
             own=names_in(ClipRecord, stored["schema_version"]),
             filed=stored.get("columns"),
+            generation=stored.get("generation", 1),
+            layout=layout,
             first=first,
             proves=is_since(stored["schema_version"], tables.PROVES),
         )
@@ -211,6 +220,12 @@ class Manifest(ClipSource):
         return zlib.crc32(self._header_bytes)
 
     @property
+    def version(self) -> str | None:
+        """The generation and the checksum of a dataset that was changed. None if it was never changed."""
+        generation = self.header.generation
+        return None if generation == 1 else f"generation {generation}, CRC-32 {self.checksum():08x}"
+
+    @property
     def is_packed(self) -> bool:
         """Whether at least one clip in the first part of the table `clips` is in a tar."""
         if not len(self):
@@ -248,18 +263,22 @@ class Manifest(ClipSource):
             if self._group_of(tables.CLIPS_FOLDER, number)[:2] in self._heavy:
                 check_objects(row, at)
             media_row = row["media_row"][0].as_py()
-            if media_row is None or not 0 <= media_row < self.media_count:
-                raise at.wrong("media_row", media_row, f"0 to {self.media_count - 1}")
-            medium = self.medium(media_row)
+            row_of_medium = _row_of(self.header.layout.media_numbers, media_row)
+            if not 0 <= row_of_medium < self.media_count:
+                raise at.wrong("media_row", media_row, _allowed(self.header.layout.media_numbers, self.media_count))
+            medium = self.medium(row_of_medium)
         if not row["clip_id"].equals(recipe["clip_id"]):
             where = recipe_at.wrong("clip_id", "another name").where
             raise FormatError("the tables clips and recipes are from different datasets", where=where, remedy=REMEDY)
         shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
-        if shard is not None and not 0 <= shard < len(self._shards):
-            raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
         if shard is None:
             self.locate(medium.uri)
-        source = medium.source if shard is None else self._shards[shard]
+            source = medium.source
+        else:
+            row_of_tar = _row_of(self.header.layout.shard_numbers, shard)
+            if not 0 <= row_of_tar < len(self._shards):
+                raise at.wrong("shard", shard, _allowed(self.header.layout.shard_numbers, len(self._shards)))
+            source = self._shards[row_of_tar]
         return clip_from(row, recipe, medium, source, at, recipe_at, self.header.own)
 
     @property
@@ -296,8 +315,11 @@ class Manifest(ClipSource):
     def _part_of(self, folder: str, number: int) -> int:
         return int(np.searchsorted(self._first[folder], number, side="right")) - 1
 
+    def _place(self, folder: str, part: int) -> Place:
+        return part_path(self.path / folder, self.header.layout.parts(folder)[part].number)
+
     def _file(self, folder: str, part: int) -> str:
-        return str(part_path(self.path / folder, part))
+        return str(self._place(folder, part))
 
     def _at(self, folder: str, number: int) -> RowAt:
         """Return the file and the index of a row, for error texts."""
@@ -322,18 +344,20 @@ class Manifest(ClipSource):
         with reading(self._file(tables.MEDIA_FOLDER, part), REMEDY):
             return constant_columns(file, tables.MEDIA)
 
+    def was_changed(self) -> bool:
+        """Return whether the dataset was changed since it was opened. Raises OSError, StorageError if reading fails."""
+        return small_bytes(self.path / tables.HEADER) != self._header_bytes
+
     def _check_unchanged(self) -> None:
-        """Raise FormatError if the dataset was replaced since it was opened. Raises OSError if reading fails."""
-        if small_bytes(self.path / tables.HEADER) != self._header_bytes:
-            raise FormatError(
-                "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
-            )
+        """Raise FormatError if the dataset was changed since it was opened. Raises OSError if reading fails."""
+        if self.was_changed():
+            raise FormatError(CHANGED, where=str(self.path), remedy="open it again")
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         where = self._file(folder, part)
         with reading(where, REMEDY):
             self._check_unchanged()
-            file = parquet_file(part_path(self.path / folder, part))
+            file = parquet_file(self._place(folder, part))
             schema = file.schema_arrow
         known = SCHEMAS[folder]
         if folder == tables.CLIPS_FOLDER:
@@ -367,7 +391,9 @@ class Manifest(ClipSource):
         """The tars of the dataset, by their numbers."""
         where = str(self.path / tables.SHARDS_NAME)
         with reading(where, REMEDY):
-            table = read_all(self.path / tables.SHARDS_NAME, row_bytes=ROW_BYTES)
+            table = self.header.layout.read(self.path, tables.SHARDS_NAME, row_bytes=ROW_BYTES)
+            if table is None:
+                return []
             check_columns(table.schema, tables.SHARDS, where, REMEDY)
             rows = table.select(tables.SHARDS.names).to_pylist()
         for number, row in enumerate(rows):
@@ -427,25 +453,31 @@ class Manifest(ClipSource):
         Raises:
             FormatError: The file is damaged, or does not belong to the dataset.
         """
+        found: list[pa.ChunkedArray] = []
         where = str(self.path / file)
-        with reading(where, REMEDY):
-            self._check_unchanged()
-            try:
-                opened = parquet_file(self.path / file, read_dictionary=[name])
-            except KeyError as error:
-                raise ValueError(f"the column {name!r} is missing or nested") from error
-            fields = opened.schema_arrow
-            decoded = [field.with_type(plain(pa.chunked_array([], field.type)).type) for field in fields]
-            check_columns(pa.schema(decoded), schema, where, REMEDY)
-            rows = opened.metadata.num_rows
-            if rows == len(self) and name in fields.names:
+        for path in self.header.layout.paths(self.path, file):
+            where = str(path)
+            with reading(where, REMEDY):
+                self._check_unchanged()
+                try:
+                    opened = parquet_file(path, read_dictionary=[name])
+                except KeyError as error:
+                    raise ValueError(f"the column {name!r} is missing or nested") from error
+                fields = opened.schema_arrow
+                decoded = [field.with_type(plain(pa.chunked_array([], field.type)).type) for field in fields]
+                check_columns(pa.schema(decoded), schema, where, REMEDY)
+                if name not in fields.names:
+                    raise ValueError(f"the column {name!r} is missing")
                 check_file(opened, [name])  # texts stay dictionary-encoded
-                return opened.read([name])[name]
+                found.append(opened.read([name])[name])
+        rows = sum(map(len, found))
+        if found and rows == len(self):
+            return pa.chunked_array([chunk for column in found for chunk in column.chunks], found[0].type)
         raise FormatError(
             "the file does not belong to the dataset",
             where=where,
-            found=counted(rows, "row") if name in fields.names else f"no column {name!r}",
-            allowed=f"{counted(len(self), 'row')} with a column {name!r}",
+            found=counted(rows, "row"),
+            allowed=counted(len(self), "row"),
             remedy=REMEDY,
         )
 
@@ -471,15 +503,17 @@ class Manifest(ClipSource):
                 opened = self._open_part(folder, part)  # in contrast to `_part`, the footer is not cached
                 missing = [name for name in names if name in own and name not in opened.schema_arrow.names]
                 here = [name for name in names if name not in missing]
-                table = read_file(opened, part_path(self.path / folder, part), here, threads=False)
+                table = read_file(opened, self._place(folder, part), here, threads=False)
             rows, schema = opened.metadata.num_rows, SCHEMAS[folder]
             nulls = {name: pa.nulls(rows, schema.field(name).type) for name in missing}
             yield pa.table({name: nulls[name] if name in nulls else table[name] for name in names})
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row of each clip's medium in the table `media`. This reads one column."""
-        rows = self._row_numbers("media_row")
-        self._check_numbers("media_row", rows, self.media_count)
+        numbers = self._stored_numbers("media_row")
+        rows = self.header.layout.media_numbers.row_of(numbers)
+        allowed = _allowed(self.header.layout.media_numbers, self.media_count)
+        self._check_rows("media_row", numbers, rows, self.media_count, allowed)
         return rows
 
     def tar_rows(self) -> NDArray[np.int64]:
@@ -490,7 +524,7 @@ class Manifest(ClipSource):
         Raises:
             FramedexError: The dataset has no tars.
         """
-        rows = self._row_numbers("shard")
+        rows = self.header.layout.shard_numbers.row_of(self._stored_numbers("shard"))
         if len(rows) and rows.max() < 0:
             raise FramedexError(
                 "the dataset has no tars", where=str(self.path), remedy="shard with --pack, which stores clips in tars"
@@ -530,29 +564,33 @@ class Manifest(ClipSource):
             FramedexError: A clip is not in a tar.
             FormatError: A clip has the number of a tar that does not exist.
         """
-        rows = self._row_numbers("shard")
-        outside = int(np.count_nonzero(rows < 0))
+        numbers = self._stored_numbers("shard")
+        outside = int(np.count_nonzero(numbers < 0))
         if outside:
             raise FramedexError(
                 "a stream needs a dataset whose clips are in tars",
                 where=str(self.path),
-                found=f"{outside} of {counted(len(rows), 'clip')} are not in tars",
+                found=f"{outside} of {counted(len(numbers), 'clip')} are not in tars",
                 allowed="a dataset of --pack clips or --pack images",
                 remedy="shard with --pack clips or --pack images, or load the dataset with ClipDataset",
             )
-        self._check_numbers("shard", rows, len(self._shards) if len(rows) else 0)
+        of_shards, count = self.header.layout.shard_numbers, len(self._shards) if len(numbers) else 0
+        rows = of_shards.row_of(numbers)
+        self._check_rows("shard", numbers, rows, count, _allowed(of_shards, count))
         return rows
 
-    def _check_numbers(self, name: str, rows: NDArray[np.int64], count: int) -> None:
-        """Raise FormatError if a column of row numbers has a number outside the range 0 to `count` - 1."""
+    def _check_rows(
+        self, name: str, numbers: NDArray[np.int64], rows: NDArray[np.int64], count: int, allowed: str
+    ) -> None:
+        """Raise FormatError if a row of a column of numbers is not one of `count` rows."""
         wrong = np.flatnonzero((rows < 0) | (rows >= count))
         if len(wrong):
-            raise self._at(tables.CLIPS_FOLDER, int(wrong[0])).wrong(name, rows[wrong[0]], f"0 to {count - 1}")
+            raise self._at(tables.CLIPS_FOLDER, int(wrong[0])).wrong(name, numbers[wrong[0]], allowed)
 
-    def _row_numbers(self, name: str) -> NDArray[np.int64]:
-        """Return int64 [clips]: a column of the table `clips` that contains row numbers, with -1 for null."""
-        rows: NDArray[np.int64] = self._clip_column(name).fill_null(-1).to_numpy().astype(np.int64)
-        return rows
+    def _stored_numbers(self, name: str) -> NDArray[np.int64]:
+        """Return int64 [clips]: a column of the table `clips` that contains numbers of rows, with -1 for null."""
+        numbers: NDArray[np.int64] = self._clip_column(name).fill_null(-1).to_numpy().astype(np.int64)
+        return numbers
 
     def find_all(self, name: str) -> list[int]:
         """Return the number of the clip with this name, or the numbers of all views that share this name, as a list.
@@ -581,6 +619,19 @@ class Manifest(ClipSource):
             f"similar names: {', '.join(close)}" if close else "see the column clip_id of DATASET/clips for all names"
         )
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+
+def _row_of(numbers: Numbers, number: int | None) -> int:
+    """Return the position of the row with a number, or -1 if no row has it."""
+    if number is None or not len(numbers.gone):
+        return -1 if number is None else number
+    return int(numbers.row_of(np.array([number]))[0])
+
+
+def _allowed(numbers: Numbers, count: int) -> str:
+    """Return the numbers of `count` rows, for a message."""
+    most = f"0 to {int(numbers.of_row(np.array([count]))[0]) - 1}"
+    return f"{most}, without numbers of removed rows" if len(numbers.gone) else most
 
 
 def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:

@@ -287,7 +287,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             "seed": seed,
             "buckets": f"{len(layout.most)} buckets, CRC-32 {checksum:08x}",
             "alike": alike,
-        }
+        } | order.version_facts(dataset)
         ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(int(layout.batches.sum()), identity, seed=seed, ranks=ranks)
 

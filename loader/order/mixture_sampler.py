@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import RankShare, Uneven, generator, within_groups
+from framedex.loader.order.order import RankShare, Uneven, generator, version_facts, within_groups
 from framedex.loader.order.sampler import ElasticSampler, Selection
 
 Until = Literal["first_exhausted", "all_exhausted"]
@@ -196,6 +196,7 @@ class MixtureSampler(ElasticSampler[int]):
                 remedy="use a greater length, until='all_exhausted', or a greater rate",
             )
         identity = {"sizes": self._sizes.tolist(), "counts": list(self.counts), "shuffle": shuffle, "seed": seed}
+        identity |= version_facts(dataset)
         ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(sum(self.counts), identity, seed=seed, ranks=ranks)
 

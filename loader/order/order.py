@@ -224,6 +224,15 @@ def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
 PICTURES = "pictures"
 
 
+DATASET = "dataset"  # the key in states of samplers of the version of a dataset that was changed
+
+
+def version_facts(dataset: object) -> dict[str, str]:
+    """Return the version of a dataset for the state of a sampler. It is empty if the dataset was never changed."""
+    version = getattr(dataset, "version", None)
+    return {DATASET: version} if isinstance(version, str) else {}
+
+
 def check_state(state: object, reader: str, names: Collection[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a loaded state if it is a valid state of a sampler or stream. Raise FramedexError otherwise.
 
@@ -236,6 +245,13 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
     problem = f"the loaded state is not a state of a {reader}"
     if not isinstance(state, Mapping):
         raise FramedexError(problem, found=repr(state)[:80], allowed="a state that state_dict() returned")
+    if state.get(DATASET) != order.get(DATASET):
+        raise FramedexError(
+            "the state belongs to another version of the dataset, in which clips have other numbers",
+            found=state.get(DATASET, "the dataset before it was changed"),
+            allowed=order.get(DATASET, "a dataset that was never changed"),
+            remedy="begin the next epoch by set_epoch instead, or use a copy of the dataset from before the change",
+        )
     if missing := names - state.keys():
         raise FramedexError(problem, found=f"a state without {', '.join(sorted(missing))}")
     if other := state.keys() - names - {PICTURES}:

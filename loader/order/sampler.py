@@ -345,11 +345,12 @@ class ClipSampler(ElasticSampler[int]):
         elif self._groups is not None:
             mixed_groups = f"{self._window} groups at a time" if shuffle and spread else "groups"
             locality = f"{mixed_groups} of {share} clips, CRC-32 {zlib.crc32(self._groups.tobytes()):08x}"
-        identity = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
+        identity: dict[str, Any] = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
         entries = self._count
         if self._weights is not None:
             entries = identity["length"] = self._count if length is None else length
             identity["weights"] = f"CRC-32 {zlib.crc32(self._weights.tobytes()):08x}"
+        identity |= order.version_facts(dataset)
         ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 

@@ -129,7 +129,7 @@ class LaneReader:
                     where=error.where,
                     found=error.found,
                     allowed=error.allowed,
-                    remedy="copy the tar from the dataset once more or shard again; "
+                    remedy="open the dataset again if it was changed, copy the tar from it once more, or shard again; "
                     "on_error='skip' leaves out its clips",
                 )
             return [*unread, *(UnreadClip(place=one.place, clip=one.clip, error=error) for one in wanted)]

@@ -22,8 +22,6 @@ from framedex.core.column_rules import reading
 from framedex.core.words import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, FormatError, NoClipsError, PolicyError
 from framedex.files.changes import read_changes
-from framedex.files.headers import check_format
-from framedex.files.parquet_parts import read_all
 from framedex.indexer.parts.index import Index, as_videos
 from framedex.indexer.schema import FILE_ROW, LISTING, VIDEOS
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
@@ -32,9 +30,10 @@ from framedex.records.medium import OK
 from framedex.sharder.clips.clip_source import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import columns_in, matches, no_column
 from framedex.sharder.configuration.listing_rows import Split, group_text
+from framedex.sharder.layout import dataset_header, read_layout
 from framedex.sharder.policies.ranges import is_empty, range_columns
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
+from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME
 from framedex.storage.places import Place, place
 
 SPLIT_COLUMN = "split"  # column of clips with the user's column of that name, or with the result of the policy's split
@@ -51,7 +50,7 @@ def kept_splits(split: Split) -> dict[str, str]:
     if split.keep is None:
         return {}
     where = place(split.keep)
-    check_format(where, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    dataset_header(where)
     groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
     pairs = pa.table({"group": groups, "split": splits}).group_by(["group", "split"]).aggregate([]).to_pylist()
     known, shares = dict[str, str](), split.shares or {}
@@ -76,13 +75,11 @@ def kept_splits(split: Split) -> dict[str, str]:
 
 def _column(dataset: Place, name: str) -> pa.ChunkedArray:
     """Return the values of a column for all clips of a dataset."""
-    path = dataset / (FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
-    if path.exists():
-        with reading(str(path), REMEDY):
-            table = read_all(path, [name])
-            if name in table.column_names:
-                column: pa.ChunkedArray = table[name]
-                return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    path = dataset / (file := FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
+    with reading(str(path), REMEDY):
+        if (table := read_layout(dataset).read(dataset, file, [name])) is not None and name in table.column_names:
+            column: pa.ChunkedArray = table[name]
+            return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
     raise FormatError("the dataset has no such column", where=str(path), found=name, remedy=REMEDY)
 
 

@@ -6,38 +6,28 @@ describes the job.
 
 import json
 import os
-import re
 import shutil
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError
-from framedex.files.headers import check_format
-from framedex.files.outputs import remove_unfinished, write_aside
+from framedex.files.outputs import LOCK_NAME, remove_unfinished, write_aside
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.sharder import schema
-from framedex.storage.places import Place
+from framedex.sharder.layout import dataset_header
 
 Row = dict[str, Any]
 
 JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
-TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
-
-
-def dataset_header(out: Place) -> Row:
-    """Return the header of a dataset. Raises FormatError if the header is missing or has an unsupported version."""
-    return check_format(
-        out, file_name=schema.HEADER, expected=schema.FORMAT, version=schema.SCHEMA_VERSION, what="a framedex dataset"
-    )
 
 
 def check_output(out: Path, *, overwrite: bool) -> None:
     """Raise OutputError unless `out` is a new folder, an empty folder, or a dataset that may be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    own = {*schema.FILE_NAMES, *schema.FOLDER_NAMES}
-    strange = sorted({path.name for path in out.iterdir()} - own) if out.is_dir() else [out.name]
+    names = {path.name for path in out.iterdir()} - {*schema.FOLDER_NAMES, LOCK_NAME} if out.is_dir() else {out.name}
+    strange = sorted(name for name in names if not out.is_dir() or not schema.OWN_NAME.fullmatch(name))
     try:
         dataset_header(out)
     except FormatError as error:
@@ -147,7 +137,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
             part_path(folder / name, number).unlink()
     kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
     for tar in (folder / schema.SHARDS_FOLDER).glob("*"):
-        if (match := TAR_NAME.fullmatch(tar.name)) and int(match[1]) >= kept:
+        if (match := schema.TAR_NAME.fullmatch(tar.name)) and int(match[2]) >= kept:
             tar.unlink()
     return checkpoints
 

@@ -10,9 +10,9 @@ from framedex.core.column_rules import reading
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.labels import LABEL, SPLIT, Counts, WantedLabels, label_counts_of
+from framedex.sharder.layout import dataset_header
 from framedex.sharder.schema import COLUMNS_NAME, FAILURES_NAME, FIELDS_NAME, HEADER, SHARDS_NAME
 from framedex.sharder.selection.mentions import LeftOut
-from framedex.sharder.writing.output import dataset_header
 from framedex.sharder.writing.whole import job_digest
 from framedex.storage.places import Place, parquet_file
 

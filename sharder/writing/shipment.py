@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -20,24 +19,17 @@ from typing import Any
 
 from framedex.errors import FormatError, OutputError, StorageError
 from framedex.files.outputs import LOCK_NAME, check_writable, held, write_json_aside
-from framedex.files.parquet_parts import PART_NAME
-from framedex.sharder.schema import CLIPS_FOLDER, FILE_NAMES, HEADER, MEDIA_FOLDER, RECIPES_FOLDER, SHARDS_FOLDER
-from framedex.sharder.writing.output import TAR_NAME, dataset_header
+from framedex.sharder.layout import dataset_header
+from framedex.sharder.schema import CLAIM_NAME, HEADER, OWN_NAME
 from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
 from framedex.storage.places import Stored
 
 Row = dict[str, Any]
 
-CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
 # Limit for reading `unfinished.json`. A claim has a few kilobytes, but an unrelated object of this name may be large.
 MAX_CLAIM_BYTES = 1 << 16
-# Names of the objects of a dataset. Only these objects are removed when a dataset is replaced.
-OWN_NAME = re.compile(
-    rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
-    rf"|{'|'.join(map(re.escape, (*FILE_NAMES, CLAIM_NAME)))}"
-)
 
 
 @dataclass(slots=True, kw_only=True)

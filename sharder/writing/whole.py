@@ -179,7 +179,7 @@ class Tables:
         written = []
         if len(self.media):
             written.append(part_path(folder / MEDIA_FOLDER, media_part))
-            _write_groups(written[-1], self.media.table(), MEDIA_PER_ROW_GROUP, ())
+            write_groups(written[-1], self.media.table(), MEDIA_PER_ROW_GROUP, ())
         clips, recipes = self.clips.table(), self.recipes.table()
         for number, first in enumerate(range(0, len(clips), CLIPS_PER_PART), clips_part):
             for name, table, delta in (
@@ -187,7 +187,7 @@ class Tables:
                 (CLIPS_FOLDER, clips.slice(first, CLIPS_PER_PART), ()),
             ):
                 written.append(part_path(folder / name, number))
-                _write_groups(written[-1], table, CLIPS_PER_ROW_GROUP, delta)
+                write_groups(written[-1], table, CLIPS_PER_ROW_GROUP, delta)
         return [hashlib.blake2b(path.read_bytes()).digest() for path in written]
 
 
@@ -198,7 +198,8 @@ def _without_empty(table: pa.Table) -> pa.Table:
     return table.select(kept)
 
 
-def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]) -> None:
+def write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]) -> None:
+    """Write a table as a part with row groups of `group` rows. `delta` may name columns that the table lacks."""
     delta = tuple(name for name in delta if name in table.schema.names)
     writer = PartWriter(path, table.schema, version=SCHEMA_VERSION, delta=delta)
     for at in range(0, len(table), group):
@@ -229,7 +230,7 @@ def write_whole(
     media = [checkpoint.media for checkpoint in done if checkpoint.media]
     if not clips:  # readers expect at least one part of each table, with all columns
         for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
-            _write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
+            write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
         clips, media = [0], [0]
     names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media))
     digests = "".join(checkpoint.digest for checkpoint in done)

@@ -183,14 +183,13 @@ def test_a_database_that_cannot_be_written_costs_no_older_one(tmp_path: Path) ->
 
 
 def test_a_database_of_a_dataset_counts_by_its_parts(synthetic: Path, tmp_path: Path) -> None:
-    shutil.copytree(synthetic / "DS", tmp_path / "DS")
-    path = tmp_path / "ds.duckdb"
-    run("audit", tmp_path / "DS", "--duckdb", path)
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "policy: windows\nframes: 4\nfps: 8\nstep_seconds: 0.25\nlast: drop\nsplit: {shares: {train: 1, val: 1}}\n"
     )
-    run("shard", synthetic / "INDEX", "--policy", policy, "--out", tmp_path / "DS", "--overwrite")
+    run("shard", synthetic / "INDEX", "--policy", policy, "--out", tmp_path / "DS")
+    path = tmp_path / "ds.duckdb"
+    run("audit", tmp_path / "DS", "--duckdb", path)
     with duckdb.connect(str(path), read_only=True) as connection:
         columns = "clip, clip_id, uri"
         rows = connection.execute(f"SELECT {columns} FROM clips ORDER BY clip").fetchall()
@@ -198,6 +197,18 @@ def test_a_database_of_a_dataset_counts_by_its_parts(synthetic: Path, tmp_path: 
         assert db.ask(f"SELECT {columns} FROM clips ORDER BY clip").rows == rows
     assert len(rows) > 4096  # those of one part
     assert [row[0] for row in rows] == [*range(len(rows))]
+
+
+def test_a_database_of_a_dataset_that_was_changed_says_so(synthetic: Path, tmp_path: Path) -> None:
+    shutil.copytree(synthetic / "DS", tmp_path / "DS")
+    path = tmp_path / "ds.duckdb"
+    run("audit", tmp_path / "DS", "--duckdb", path)
+    policy = "{policy: windows, frames: 4, fps: 4, split: {shares: {train: 1, val: 1}}}"
+    run("shard", synthetic / "INDEX", "--policy", policy, "--out", tmp_path / "DS", "--overwrite")
+    with duckdb.connect(str(path), read_only=True) as connection:
+        for view in ("clips", "videos", "clip_frames", "failures"):
+            with pytest.raises(duckdb.Error, match="the dataset was changed, so write this database again"):
+                connection.execute(f"SELECT count(*) FROM {view}").fetchall()
 
 
 def test_a_database_of_a_dataset(synthetic: Path, tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, Index
-from framedex.errors import OutputError
+from framedex.errors import FramedexError, OutputError
 from framedex.execution.engine import run_local
 from tests.support import proxy as proxies
 from tests.support.datasets import content, run
@@ -100,6 +102,49 @@ class TestWriting:
         run("index", put_listing(10), "--out", out, "--prune")
         run("index", "--remove", "secret10.mp4", out)
         assert {key: bucket.get(key) for key in bucket.keys("I/")}.keys() == before.keys()
+
+    def test_media_are_removed_from_a_dataset_to_the_last_byte(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path
+    ) -> None:
+        for number in range(9):
+            bucket.put(f"v/secret{number}.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
+        policy = "{policy: fps, fps: 4, frames: 2}"
+        out = f"{bucket.uri}/D"
+        run("shard", tmp_path / "I", "--policy", policy, "--out", out, "--pack", "clips", "--shard-size", "100kB")
+        reader = ClipDataset(out)
+        before = {item["clip_id"]: item for item in map(reader.__getitem__, range(len(reader)))}
+        keys = set(bucket.keys("D/"))
+        old_tars = {key: bucket.get(key) for key in keys if key.endswith(".tar")}
+        assert len(old_tars) >= 4
+        gone = f"{bucket.uri}/v/secret4.mp4"
+        claim = {"command": "shard", "options": {"remove": 1, "what": "of another command"}}
+        bucket.put("D/unfinished.json", json.dumps(claim).encode())
+        said = run("shard", out, "--remove", gone, code=1).output
+        assert "another run is changing this dataset, or was interrupted" in said
+        bucket.delete("D/unfinished.json")
+        bucket.put("D/clips/part-000099.parquet", b"of a run that was killed, with secret4.mp4")
+        report = json.loads(run("shard", out, "--remove", gone, "--json").output)
+        assert report["media"] == 1
+        assert 1 <= report["tars"] < len(old_tars)
+        for key in bucket.keys("D/"):
+            assert b"secret4.mp4" not in bucket.get(key), key
+            assert not key.endswith(".parquet") or "secret4" not in str(
+                pq.read_table(io.BytesIO(bucket.get(key))).to_pylist()
+            ), key
+        kept = {key for key in old_tars if key in bucket.keys("D/")}
+        assert len(kept) == len(old_tars) - report["tars"]
+        assert all(bucket.get(key) == old_tars[key] for key in kept)
+        with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+            reader[next(n for n, name in enumerate(before) if reader.clip(n).medium.uri.endswith("secret4.mp4"))]
+        left = ClipDataset(out)
+        assert len(left) == report["left"] == len(before) - report["clips"]
+        for item in map(left.__getitem__, range(len(left))):
+            assert (item["frames"] == before[item["clip_id"]]["frames"]).all()
+        files = {key: bucket.get(key) for key in bucket.keys("D/")}
+        assert "0 media with 0 clips removed" in run("shard", out, "--remove", gone).output
+        assert {key: bucket.get(key) for key in bucket.keys("D/")} == files
+        run("verify", out)
 
     def test_a_dataset_is_written_once(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))

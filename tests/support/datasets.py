@@ -18,7 +18,7 @@ from framedex.sharder.writing.writer import DatasetWriter
 
 COMMANDS = tuple(main.list_commands(Context(main)))
 IN_THIS_PROCESS = ("index", "shard", "verify")
-PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--remove", "--timeout", "--memory"}
+PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--remove", "--follow", "--timeout", "--memory"}
 
 
 def attempt(*arguments: object) -> Result:

@@ -1,2 +1,3 @@
 -- One row per tar. `shard` is the number of the tar, in the order of the clips.
-SELECT row_number() OVER () - 1 AS shard, * FROM shards_file
+SELECT row + {shard_shift} AS shard, * EXCLUDE (row)
+FROM (SELECT row_number() OVER () - 1 AS row, * FROM shards_file)

@@ -1,7 +1,7 @@
 -- One row per medium of the clips: the columns of `media`, and `start_seconds`, `duration_seconds`, `frame_rate`
 -- (average, in frames per second), `bits` (per sample), and `content` (equal for copies of a file).
 SELECT m.* EXCLUDE (_part, _row),
-    (p.first + m._row)::BIGINT AS media_row,
+    (p.first + m._row + {media_shift})::BIGINT AS media_row,
     (start_pts * time_base_num / time_base_den)::DOUBLE AS start_seconds,
     (duration_pts * time_base_num / time_base_den)::DOUBLE AS duration_seconds,
     CASE WHEN duration_pts > 0 THEN frame_count * time_base_den / (duration_pts * time_base_num)::DOUBLE END AS frame_rate,

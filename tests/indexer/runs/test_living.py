@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,11 +17,10 @@ import framedex
 from framedex import Index
 from tests.support.datasets import content, run
 from tests.support.images import tar_of
+from tests.support.living import CAPTION, COUNT, DRIVER, NAME, files_with, index, write_listing
 from tests.support.running import environment
 
 Medium = Callable[[str], Path]
-COUNT = 24
-NAME, CAPTION = "secret{:02d}", "caption of {:02d}"
 
 
 @pytest.fixture
@@ -34,22 +32,6 @@ def folder(tmp_path: Path, medium: Medium) -> Path:
         shutil.copy(medium("h264_single.mp4"), videos / f"{NAME.format(number)}.mp4")
     write_listing(tmp_path, range(COUNT))
     return videos
-
-
-def write_listing(place: Path, numbers: Sequence[int], name: str = "listing.csv") -> Path:
-    lines = [f"videos/{NAME.format(number)}.mp4,{CAPTION.format(number)}" for number in numbers]
-    (place / name).write_text("\n".join(["uri,caption", *lines]) + "\n")
-    return place / name
-
-
-def index(place: Path, *sources: object, code: int = 0, **options: object) -> dict[str, Any]:
-    """Index sources, by default the listing, into INDEX; return the report, or the output if it fails."""
-    words = [
-        f"--{name.replace('_', '-')}" if value is True else f"--{name.replace('_', '-')}={value}"
-        for name, value in options.items()
-    ]
-    said = run("index", *(sources or [place / "listing.csv"]), "--out", place / "INDEX", *words, "--json", code=code)
-    return dict(json.loads(said.output)) if code == 0 else {"output": said.output}
 
 
 def captions(place: Path) -> dict[str, str | None]:
@@ -65,20 +47,6 @@ def captions(place: Path) -> dict[str, str | None]:
 
 def uris(numbers: Sequence[int]) -> set[str]:
     return {f"videos/{NAME.format(number)}.mp4" for number in numbers}
-
-
-def files_with(place: Path, text: str) -> list[str]:
-    """Return the names of the files that contain a text, in whatever way a Parquet file stores it."""
-    found = []
-    for path in sorted(place.rglob("*")):
-        if not path.is_file():
-            continue
-        words = [path.read_bytes()]
-        if path.suffix == ".parquet":
-            words.append(str(pq.read_table(path).to_pylist()).encode())
-        if any(text.encode() in one for one in words) or text in path.name:
-            found.append(path.name)
-    return found
 
 
 def test_a_rerun_counts_what_its_sources_no_longer_name_and_prune_removes_it(folder: Path) -> None:
@@ -329,21 +297,6 @@ def test_a_damaged_log_is_an_error_that_says_so(folder: Path, text: str) -> None
     assert "is neither an index nor a dataset" in run("log", folder, code=1).output
 
 
-# At the n-th time that a file is renamed or deleted, the process is killed before it happens.
-DRIVER = """
-import os, runpy, signal, sys
-from pathlib import Path
-left = [int(sys.argv.pop(1))]
-def killing(call):
-    def killed_or_called(*arguments, **options):
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] -= 1
-        return call(*arguments, **options)
-    return killed_or_called
-os.replace, Path.unlink = killing(os.replace), killing(Path.unlink)
-runpy.run_module("framedex", run_name="__main__", alter_sys=True)
-"""
 COMMANDS = {
     "prune": ["index", "listing.csv", "--out", "INDEX", "--prune", "--workers", "0"],
     "remove": ["index", "--remove", "@list.txt", "INDEX"],

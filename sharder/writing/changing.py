@@ -1,0 +1,718 @@
+"""Remove media from a dataset: their clips, their rows, and their samples in tars, to the last byte.
+
+A change writes new parts and tars, then a header that names them, and then deletes the files that the header does not
+name any more. Replacing the header is atomic, on a disk and in object storage, so readers see the dataset before or
+after the change. If a run is killed, the same command completes the change.
+
+The rows of `clips` close up. The numbers by which clips refer to media and tars stay as they are (`layout.Numbers`).
+"""
+
+import contextlib
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import reading
+from framedex.core.words import counted
+from framedex.errors import FormatError, OutputError
+from framedex.files.changes import LOG_NAME, begun_generation, listed_names, log_change, next_generation
+from framedex.files.outputs import Output, StoredOutput, opened_output, remove_unfinished, write_json_aside
+from framedex.files.parquet_parts import PartWriter, part_path, read_file, table_of, write_part
+from framedex.indexer.parts.index import Index
+from framedex.indexer.sources.discover import media_id
+from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource
+from framedex.sharder.clips.samples import FileRanges, Member
+from framedex.sharder.layout import Layout, Part, dataset_header, file_name, layout_of
+from framedex.sharder.packing.tars import INDEX_VERSION, Tar, index_path
+from framedex.sharder.reading import SourceFiles
+from framedex.sharder.schema import (
+    CLAIM_NAME,
+    CLIPS_FOLDER,
+    CLIPS_PER_ROW_GROUP,
+    COLUMNS_NAME,
+    DELTA_COLUMNS,
+    FAILURES_NAME,
+    FIELDS_NAME,
+    FOLDER_NAMES,
+    HEADER,
+    MEDIA_FOLDER,
+    MEDIA_PER_ROW_GROUP,
+    OWN_NAME,
+    POLICY_NAME,
+    RECIPES_FOLDER,
+    REMOVED,
+    REMOVED_NAME,
+    SCHEMA_VERSION,
+    SHARDS,
+    SHARDS_FOLDER,
+    SHARDS_NAME,
+    TAR_NAME,
+)
+from framedex.sharder.writing.whole import write_groups
+from framedex.storage.objects import upload
+from framedex.storage.places import Place, Stored, parquet_file, read_each, small_bytes, small_text
+from framedex.storage.uris import medium_name, spellings
+
+Row = dict[str, Any]
+
+COMMAND = "shard"
+RANGES = ("range_offset", "audio_range_offset")  # columns of `recipes` with offsets into the tar
+REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
+MULTIVIEW = "multiview_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedReport:
+    """What was removed from a dataset.
+
+    Attributes:
+        media: The number of media.
+        clips: The number of clips.
+        failures: The number of rows of `failures`.
+        tars: The number of tars that had samples of the clips, and were written anew without them.
+        left: The number of clips that the dataset has now.
+        unknown: The names that no medium of the dataset has or had.
+    """
+
+    media: int
+    clips: int
+    failures: int
+    tars: int
+    left: int
+    unknown: list[str]
+
+
+def remove_from_dataset(out: Place, names: Sequence[str]) -> RemovedReport:
+    """Remove media from a dataset.
+
+    Args:
+        out: The dataset.
+        names: The names of media, as in the dataset or as paths, or "@LIST" for a text file with one name per line. The
+            name of a tar or a Parquet file stands for all media in it.
+
+    Raises:
+        FormatError: The dataset cannot be read.
+        OutputError: Another run is changing the dataset, or no clip would be left.
+        SourceError: A list cannot be read.
+        StaleError: A tar is not the tar that the dataset recorded.
+    """
+    wanted = listed_names(names)
+
+    def choose(
+        media: pa.Table, failures: pa.Table, root: str, earlier: set[str]
+    ) -> tuple[NDArray[np.int64], set[str], list[str]]:
+        by_name: dict[str, list[int]] = {}
+        for row, (uri, member) in enumerate(zip(media["uri"].to_pylist(), media["member"].to_pylist(), strict=True)):
+            for name in {uri, medium_name(uri, member)}:
+                by_name.setdefault(name, []).append(row)
+        failed = {*failures["uri"].to_pylist()}
+        rows: set[int] = set()
+        uris: set[str] = set()
+        unknown = []
+        for name in wanted:
+            possible = spellings(name, root)
+            known = [one for one in possible if one in by_name or one in failed]
+            rows.update(row for one in known for row in by_name.get(one, []))
+            uris.update(known)
+            if not known and earlier.isdisjoint(identity for one in possible for identity in _ids(one)):
+                unknown.append(name)
+        return np.array(sorted(rows), np.int64), uris, unknown
+
+    return _change(out, {"remove": len(wanted)}, choose, _digest(*wanted))
+
+
+def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
+    """Remove the media from a dataset that are not in an index any more.
+
+    Args:
+        out: The dataset.
+        index: The index.
+        at_most: The maximum share of the dataset's media to remove.
+
+    Raises:
+        FormatError: The dataset cannot be read.
+        OutputError: More media would be removed, no clip would be left, or another run is changing the dataset.
+        StaleError: A tar is not the tar that the dataset recorded.
+    """
+    there = index.columns(["media_id", "uri", "member"])
+    names = {*there["uri"].to_pylist(), *map(medium_name, there["uri"].to_pylist(), there["member"].to_pylist())}
+
+    def choose(
+        media: pa.Table, failures: pa.Table, root: str, earlier: set[str]
+    ) -> tuple[NDArray[np.int64], set[str], list[str]]:
+        stays = pc.is_in(media["media_id"], there["media_id"].combine_chunks()).to_numpy()
+        rows = np.flatnonzero(~stays)
+        if len(rows) > at_most * len(media):
+            raise OutputError(
+                "the index lacks so many media of the dataset that it may be another index, or incomplete",
+                where=str(index.path),
+                found=f"{len(rows):,} of {counted(len(media), 'medium', 'media')} ({len(rows) / len(media):.0%})",
+                allowed=f"up to {at_most:.0%} are removed",
+                remedy=f"complete the index, or pass --prune-at-most {np.ceil(100 * len(rows) / len(media)) / 100:g}",
+            )
+        return rows, {uri for uri in failures["uri"].to_pylist() if uri is not None and uri not in names}, []
+
+    return _change(out, {"follow": str(index.path)}, choose, _digest(index.content()))
+
+
+def _ids(name: str) -> Iterator[str]:
+    """Yield the ids that a medium of a name may have. It may be a medium in a file, whose name ends before a slash."""
+    yield media_id(name)
+    for at, character in enumerate(name):
+        if character == "/":
+            yield media_id(name[:at], member=name[at + 1 :])
+
+
+Choose = Callable[[pa.Table, pa.Table, str, set[str]], tuple[NDArray[np.int64], set[str], list[str]]]
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
+
+
+def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
+    """Remove the media that a function chooses, and everything that an interrupted change left.
+
+    Args:
+        out: The dataset.
+        asked: The options, for the log.
+        choose: A function of some columns of `media`, of `failures`, of the root, and of the ids of media that were
+            removed earlier. It returns the positions of the media to remove, the uris of further failures to remove,
+            and the names that it did not find.
+        what: A digest of what is asked for, because the log does not name media.
+    """
+    dataset_header(out)  # before a folder is created
+    with _opened(out, asked | {"what": what}) as output:
+        before = small_bytes(out / HEADER)
+        header = dataset_header(out)
+        with reading(str(out / HEADER), REMEDY):
+            layout = layout_of(header)
+        generation = header.get("generation", 1)
+        media = _media(out, layout)
+        failures = _file_table(out, layout, FAILURES_NAME)
+        failures = pa.table({"uri": pa.array([], pa.string())}) if failures is None else failures
+        earlier_ids = _file_table(out, layout, REMOVED_NAME)
+        ids = set[str]() if earlier_ids is None else {*earlier_ids["media_id"].drop_null().to_pylist()}
+        rows, uris, unknown = choose(media, failures, header["root"], ids)
+        gone = _Gone.of(out, header, layout, media, rows)
+        lost = gone.failures(failures, media, uris)
+        if not len(rows) and not np.any(lost):
+            _complete(output, generation, asked)
+            _sweep(output, layout)
+            return _report(gone, 0, 0, unknown)
+        if not gone.left:
+            raise OutputError("no clip would be left", where=str(out), remedy="delete the whole dataset instead")
+        next_one = next_generation(out, generation, COMMAND, asked)
+        log_change(output, next_one, COMMAND, asked)
+        writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
+        new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
+        digest = hashlib.blake2b(str(header.get("build")).encode(), digest_size=16)
+        digest.update(json.dumps(new.facts(), sort_keys=True).encode() + b"".join(writer.digests))
+        earlier = {"generation": generation, "checksum": zlib.crc32(before), "clips": int(gone.count)}
+        own = {name: value for name, value in header.items() if name not in ("clips_per_part", "media_per_part", "job")}
+        own |= new.facts() | {"generation": next_one, "before": [*header.get("before", []), earlier]}
+        write_json_aside(output.local / HEADER, own | {"build": digest.hexdigest()})
+        output.publish(output.local / HEADER)
+        counts = {"media": len(rows), "clips": gone.clips, "tars": len(gone.tars), "failures": int(np.sum(lost))}
+        log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
+        _sweep(output, new)
+        return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
+
+
+def _report(gone: "_Gone", failures: int, tars: int, unknown: list[str]) -> RemovedReport:
+    return RemovedReport(
+        media=len(gone.media), clips=gone.clips, failures=failures, tars=tars, left=gone.left, unknown=unknown
+    )
+
+
+@contextlib.contextmanager
+def _opened(out: Place, asked: Row) -> Iterator[Output]:
+    """Open a dataset for one change at a time. In object storage, a claim keeps other changes away."""
+    with opened_output(out, HEADER, LOG_NAME, CLAIM_NAME) as output:
+        claim = output.local / CLAIM_NAME
+        if isinstance(out, Stored):
+            mine = {"command": COMMAND, "options": asked}
+            theirs = json.loads(claim.read_bytes()) if claim.exists() else None
+            if theirs is not None and theirs != mine:
+                raise OutputError(
+                    "another run is changing this dataset, or was interrupted",
+                    where=str(out / CLAIM_NAME),
+                    found=json.dumps(theirs)[:200],
+                    remedy="if it is running, wait for its end. If it was interrupted, repeat its command first",
+                )
+            if theirs is None:
+                write_json_aside(claim, mine)
+                output.publish(claim)
+        for folder in (output.local, *(output.local / name for name in FOLDER_NAMES)):
+            remove_unfinished(folder)
+        yield output
+        if isinstance(out, Stored):
+            output.remove(CLAIM_NAME)
+
+
+def _complete(output: Output, generation: int, asked: Row) -> None:
+    """Complete the line of the log of a change that was killed after it had replaced the header."""
+    if begun_generation(output.where, COMMAND, asked) == generation:
+        log_change(output, generation, COMMAND, asked, {})
+
+
+def _sweep(output: Output, layout: Layout) -> None:
+    """Delete the files of a dataset that its header does not name."""
+    kept = {*layout.names(output.where), HEADER, LOG_NAME, CLAIM_NAME, POLICY_NAME}
+    if (shards := layout.read(output.where, SHARDS_NAME, ["name"])) is not None:
+        tars = [Path(name) for name in shards["name"].to_pylist()]
+        kept.update(str(path) for tar in tars for path in (tar, index_path(tar)))
+    for name in _names(output.where):
+        if OWN_NAME.fullmatch(name) and name not in kept:
+            output.remove(name)
+
+
+def _names(where: Place) -> list[str]:
+    """Return the names of all files of a dataset, relative to it."""
+    if isinstance(where, Stored):
+        return where.names()
+    return [
+        path.relative_to(where).as_posix()
+        for folder in (where, *(where / name for name in FOLDER_NAMES))
+        if folder.is_dir()
+        for path in folder.iterdir()
+    ]
+
+
+def _media(out: Place, layout: Layout) -> pa.Table:
+    """Return the names of all media of a dataset, with the columns `media_id`, `uri` and `member`."""
+    columns = ["media_id", "uri", "member"]
+    tables = _part_columns(out, layout, MEDIA_FOLDER, columns)
+    return pa.concat_tables([table.select(columns) for table in tables]).combine_chunks()
+
+
+def _part_columns(out: Place, layout: Layout, folder: str, columns: list[str]) -> list[pa.Table]:
+    """Return columns of each part of a table. A column that a part lacks is null."""
+
+    def read(part: Part) -> pa.Table:
+        path = part_path(out / folder, part.number)
+        with reading(str(path), REMEDY), parquet_file(path) as file:
+            table = read_file(file, path, columns)
+        if len(table) != part.rows:
+            raise FormatError(
+                "the number of rows differs from the header", where=str(path), found=len(table), allowed=part.rows
+            )
+        for name in columns:
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(len(table), pa.string()))
+        return table
+
+    return read_each(out, read, layout.parts(folder))
+
+
+def _file_table(out: Place, layout: Layout, name: str) -> pa.Table | None:
+    with reading(str(out / name), REMEDY):
+        table = layout.read(out, name)
+    return None if table is None else table.combine_chunks()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gone:
+    """The rows that leave a dataset.
+
+    Attributes:
+        media: int64 [removed media], the positions in `media`, ascending.
+        media_numbers: int64 [removed media], their numbers.
+        names: The `media_id` of each of them.
+        clip_media: int64 [clips], the number of each clip's medium.
+        clip_shard: int64 [clips], the number of each clip's tar, or -1.
+        is_gone: bool [clips].
+        tars: int64 [tars], the numbers of the tars that have samples of removed clips.
+    """
+
+    media: NDArray[np.int64]
+    media_numbers: NDArray[np.int64]
+    names: list[str]
+    clip_media: NDArray[np.int64]
+    clip_shard: NDArray[np.int64]
+    is_gone: NDArray[np.bool_]
+    tars: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, out: Place, header: Row, layout: Layout, media: pa.Table, rows: NDArray[np.int64]) -> "_Gone":
+        """Return what leaves with some media. If clips may not lack a view, all views of their clips leave."""
+        numbers = layout.media_numbers.of_row(rows)
+        clips = pa.concat_tables(
+            table.select(["media_row", "shard", MULTIVIEW]).cast(
+                pa.schema([("media_row", pa.int64()), ("shard", pa.int64()), (MULTIVIEW, pa.string())])
+            )
+            for table in _part_columns(out, layout, CLIPS_FOLDER, ["media_row", "shard", MULTIVIEW])
+        )
+        of_media = clips["media_row"].to_numpy()
+        shards = clips["shard"].fill_null(-1).to_numpy()
+        is_gone = np.isin(of_media, numbers)
+        if (header.get("views") or {}).get("missing") == "error":
+            shared = clips[MULTIVIEW].filter(pa.array(is_gone)).drop_null().unique()
+            is_gone = is_gone | pc.is_in(clips[MULTIVIEW], shared).to_numpy()
+        return cls(
+            media=rows,
+            media_numbers=numbers,
+            names=media["media_id"].take(pa.array(rows)).to_pylist(),
+            clip_media=of_media,
+            clip_shard=shards,
+            is_gone=is_gone,
+            tars=np.setdiff1d(shards[is_gone], [-1]),
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of clips before the change."""
+        return len(self.is_gone)
+
+    @property
+    def clips(self) -> int:
+        """The number of removed clips."""
+        return int(np.count_nonzero(self.is_gone))
+
+    @property
+    def left(self) -> int:
+        """The number of clips after the change."""
+        return self.count - self.clips
+
+    def failures(self, failures: pa.Table, media: pa.Table, uris: set[str]) -> NDArray[np.bool_]:
+        """Return bool [failures]: whether a failure is of a removed medium, or of one of further uris."""
+        own = media.take(pa.array(self.media)).to_pylist()
+        stay = {row["uri"] for row in media.take(pa.array(np.setdiff1d(np.arange(len(media)), self.media))).to_pylist()}
+        named = uris | {medium_name(row["uri"], row["member"]) for row in own}
+        named |= {row["uri"] for row in own} - stay
+        ids = tuple(f"{name}-" for name in self.names)
+        found = [
+            row["uri"] in named or (row.get("clip_id") or "").startswith(ids) or row.get("clip_id") in self.names
+            for row in failures.to_pylist()
+        ]
+        return np.array(found, bool)
+
+    def removed(self, generation: int, uris: set[str]) -> pa.Table:
+        """Return the rows of the table `removed`: the ids of the media, and the positions that their clips had.
+
+        Args:
+            generation: The generation of the dataset without them.
+            uris: The names of media that have only failures.
+        """
+        clips = np.flatnonzero(self.is_gone)
+        facts = np.stack([clips - np.arange(len(clips)), self.clip_media[clips], self.clip_shard[clips]])
+        begins = np.flatnonzero((np.diff(facts, axis=1, prepend=-2) != 0).any(axis=0))
+        ends = np.append(begins[1:], len(clips))[: len(begins)]
+        names = dict(zip(self.media_numbers.tolist(), self.names, strict=True))
+        found: list[Row] = [
+            {
+                "generation": generation,
+                "media_id": names.get(int(self.clip_media[clips[begin]])),
+                "media_row": int(self.clip_media[clips[begin]]),
+                "shard": None if self.clip_shard[clips[begin]] < 0 else int(self.clip_shard[clips[begin]]),
+                "first_clip": int(clips[begin]),
+                "stop_clip": int(clips[end - 1]) + 1,
+            }
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+        without = {*self.media_numbers.tolist()} - {row["media_row"] for row in found}
+        none = {"generation": generation, "first_clip": 0, "stop_clip": 0}
+        found += [none | {"media_id": names[number], "media_row": number} for number in sorted(without)]
+        found += [none | {"media_id": media_id(uri)} for uri in sorted(uris)]
+        return table_of(found, REMOVED)
+
+
+@dataclass(kw_only=True)
+class _Rewriting:
+    """Writes the new files of a dataset.
+
+    Attributes:
+        output: The dataset.
+        out: The place from which the old files are read.
+        layout: The files before the change.
+        gone: The rows that leave.
+        generation: The generation after the change.
+    """
+
+    output: Output
+    out: Place
+    layout: Layout
+    gone: _Gone
+    generation: int
+
+    def __post_init__(self) -> None:
+        self.digests: list[bytes] = []  # of all new files, in order
+        self._shift = np.zeros(self.gone.count, np.int64)  # bytes by which a clip's sample moves in its tar
+
+    def written(self, failures: pa.Table, uris: set[str]) -> Layout:
+        """Write all new files, and return the new layout.
+
+        Args:
+            failures: The failures that stay.
+            uris: The names of removed media that have only failures.
+        """
+        shards, shard_numbers = self._tars()
+        clips, media = self._clips(), self._media()
+        files = {
+            FIELDS_NAME: self._columns(FIELDS_NAME),
+            COLUMNS_NAME: self._columns(COLUMNS_NAME),
+            FAILURES_NAME: self._file(FAILURES_NAME, failures),
+            SHARDS_NAME: self._file(SHARDS_NAME, shards),
+            REMOVED_NAME: self._file(REMOVED_NAME, self.gone.removed(self.generation, uris), more=True),
+        }
+        return replace(
+            self.layout,
+            clips=clips,
+            media=media,
+            files=files,
+            media_numbers=self.layout.media_numbers.without(self.gone.media_numbers),
+            shard_numbers=shard_numbers,
+        )
+
+    def _tars(self) -> tuple[pa.Table | None, Any]:
+        """Write the tars anew that have samples of removed clips. Return the rows of `shards`, and their numbers."""
+        table, numbers = _file_table(self.out, self.layout, SHARDS_NAME), self.layout.shard_numbers
+        if table is None:
+            return None, numbers
+        rows, empty, files = table.to_pylist(), [], SourceFiles()
+        for number in self.gone.tars.tolist():
+            row = int(numbers.row_of(np.array([number]))[0])
+            if not 0 <= row < len(rows):
+                raise FormatError("a clip is in a tar that the dataset lacks", where=str(self.out), found=number)
+            if (shard := self._tar(rows[row], number, files)) is None:
+                empty.append((row, number))
+            else:
+                rows[row] = shard
+        for row, _ in reversed(empty):
+            del rows[row]
+        return table_of(rows, SHARDS), numbers.without(np.array([number for _, number in empty], np.int64))
+
+    def _tar(self, shard: Row, number: int, files: SourceFiles) -> Row | None:
+        """Write a tar without the samples of removed clips. Return its row of `shards`, or None if none are left."""
+        old = self.out / shard["name"]
+        clips = np.flatnonzero(self.gone.clip_shard == number)
+        samples = _samples(index_place(self.out, shard["name"]))
+        if len(samples) != len(clips):
+            raise FormatError(
+                "a tar has another number of samples than the dataset has clips in it",
+                where=str(old),
+                found=len(samples),
+                allowed=len(clips),
+                remedy=REMEDY,
+            )
+        if self.gone.is_gone[clips].all():
+            return None
+        source = ByteSource(
+            path=str(old), size_bytes=shard["size_bytes"], mtime_ns=CONTENT_ALONE, fingerprint=shard["fingerprint"]
+        )
+        match = TAR_NAME.fullmatch(Path(shard["name"]).name)
+        name = f"{SHARDS_FOLDER}/{match[1] if match else Path(shard['name']).stem}-{self.generation}.tar"
+        tar = Tar(self.output.local / name, files)
+        try:
+            for clip, sample in zip(clips.tolist(), samples, strict=True):
+                if self.gone.is_gone[clip]:
+                    continue
+                members = [
+                    Member(suffix=one.suffix, pieces=[FileRanges(source=source, ranges=[(one.offset, one.size_bytes)])])
+                    for one in sample
+                ]
+                first, *_ = tar.add(sample[0].key, members)
+                self._shift[clip] = first - sample[0].offset
+                tar.settle()
+            mark = tar.close()
+        except BaseException:
+            tar.abandon()
+            raise
+        self.digests.append(mark.encode())
+        for path in (tar.path, index_path(tar.path)):
+            self._publish(path)
+        return {"name": name, "size_bytes": tar.size, "fingerprint": mark, "clips": tar.samples}
+
+    def _clips(self) -> list[Part]:
+        """Write the parts of `clips` and `recipes` anew that have removed or moved clips."""
+        found: list[Part] = []
+        number, first = _next(part.number for part in self.layout.clips), 0
+        moved = np.isin(self.gone.clip_shard, self.gone.tars)
+        for part in self.layout.clips:
+            here = slice(first, first + part.rows)
+            first += part.rows
+            if not (self.gone.is_gone[here] | moved[here]).any():
+                found.append(part)
+                continue
+            stays = ~self.gone.is_gone[here]
+            if not stays.any():
+                continue
+            kept = pa.array(stays)
+            for folder, delta in ((RECIPES_FOLDER, DELTA_COLUMNS), (CLIPS_FOLDER, ())):
+                table = self._part(folder, part).filter(kept)
+                if folder == RECIPES_FOLDER:
+                    table = _shifted(table, self._shift[here][stays])
+                path = part_path(self.output.local / folder, number)
+                write_groups(path, table, CLIPS_PER_ROW_GROUP, delta)
+                self._publish(path)
+            found.append(Part(number=number, rows=int(np.count_nonzero(stays))))
+            number += 1
+        return found
+
+    def _media(self) -> list[Part]:
+        """Write the parts of `media` anew that have removed media."""
+        found: list[Part] = []
+        number, first = _next(part.number for part in self.layout.media), 0
+        for part in self.layout.media:
+            own = self.gone.media[(self.gone.media >= first) & (self.gone.media < first + part.rows)] - first
+            first += part.rows
+            if not len(own):
+                found.append(part)
+            elif len(own) < part.rows:
+                stays = np.setdiff1d(np.arange(part.rows), own)
+                path = part_path(self.output.local / MEDIA_FOLDER, number)
+                write_groups(path, self._part(MEDIA_FOLDER, part).take(pa.array(stays)), MEDIA_PER_ROW_GROUP, ())
+                self._publish(path)
+                found.append(Part(number=number, rows=len(stays)))
+                number += 1
+        return found
+
+    def _part(self, folder: str, part: Part) -> pa.Table:
+        path = part_path(self.out / folder, part.number)
+        with reading(str(path), REMEDY), parquet_file(path) as file:
+            return read_file(file, path).combine_chunks()
+
+    def _columns(self, name: str) -> list[int]:
+        """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files."""
+        found: list[int] = []
+        old = self._numbers(name)
+        number, first = _next(old), 0
+        for one, path in zip(old, self.layout.paths(self.out, name), strict=True):
+            with reading(str(path), REMEDY), parquet_file(path) as file:
+                rows = file.metadata.num_rows
+                stays = ~self.gone.is_gone[first : first + rows]
+                first += rows
+                if stays.all():
+                    found.append(one)
+                    continue
+                if not stays.any():
+                    continue
+                target = self.output.local / file_name(name, number)
+                writer = PartWriter(target, file.schema_arrow.remove_metadata(), version=SCHEMA_VERSION)
+                at = 0
+                for group in range(file.metadata.num_row_groups):
+                    table = file.read_row_group(group, use_threads=False)
+                    writer.write(table.filter(pa.array(stays[at : at + len(table)])))
+                    at += len(table)
+                writer.commit()
+            self._publish(target)
+            found.append(number)
+            number += 1
+        if old and first != self.gone.count:
+            raise FormatError(
+                "the file does not belong to the dataset",
+                where=str(self.out / name),
+                found=counted(first, "row"),
+                allowed=counted(self.gone.count, "row"),
+                remedy=REMEDY,
+            )
+        return found
+
+    def _file(self, name: str, table: pa.Table | None, *, more: bool = False) -> list[int]:
+        """Write a table into a new file if it has other rows than before, and return the numbers of its files.
+
+        Args:
+            name: The name of the table.
+            table: The rows. None if the dataset does not have the table.
+            more: Whether the rows are added to those of earlier files.
+        """
+        old = self._numbers(name)
+        if table is None:
+            return old
+        before = None if more else _file_table(self.out, self.layout, name)
+        if before is not None and before.equals(table.combine_chunks()):
+            return old
+        number = max(1, _next(old))
+        target = self.output.local / file_name(name, number)
+        write_part(target, table.replace_schema_metadata(None), version=SCHEMA_VERSION)
+        self._publish(target)
+        return [*old, number] if more else [number]
+
+    def _numbers(self, name: str) -> list[int]:
+        """Return the numbers of the files of a table of FILES."""
+        if self.layout.files is not None:
+            return self.layout.files[name]
+        return [0] if self.layout.paths(self.out, name) else []
+
+    def _publish(self, path: Path) -> None:
+        """Make a new file visible to readers. They ignore it until the header names it.
+
+        An interrupted run of the same command wrote the same bytes, if it wrote the file.
+        """
+        if path.suffix == ".parquet":
+            self.digests.append(hashlib.blake2b(path.read_bytes()).digest())
+        if isinstance(self.output, StoredOutput):
+            name = path.relative_to(self.output.local).as_posix()
+            upload(path, f"{self.output.where}/{name}")
+            path.unlink()
+
+
+def _next(numbers: Any) -> int:
+    """Return the least number that is greater than all given numbers."""
+    return max(numbers, default=-1) + 1
+
+
+def _shifted(recipes: pa.Table, shift: NDArray[np.int64]) -> pa.Table:
+    """Add a number of bytes to all offsets of each row of `recipes`."""
+    for name in RANGES:
+        if name not in recipes.column_names or not shift.any():
+            continue
+        column = recipes[name].combine_chunks()
+        lists = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        lengths = lists.value_lengths().fill_null(0).to_numpy()
+        values = lists.flatten().to_numpy() + np.repeat(shift, lengths)
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        moved = pa.ListArray.from_arrays(
+            pa.array(ends, pa.int32()), pa.array(values, lists.type.value_type), type=lists.type, mask=lists.is_null()
+        )
+        recipes = recipes.set_column(recipes.column_names.index(name), recipes.schema.field(name), moved)
+    return recipes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file in a tar.
+
+    Attributes:
+        key: The name of its sample.
+        suffix: The part of its name after the key and a dot.
+        offset: The offset of its content in the tar.
+        size_bytes: The size of its content.
+    """
+
+    key: str
+    suffix: str
+    offset: int
+    size_bytes: int
+
+
+def index_place(out: Place, name: str) -> Place:
+    """Return the place of the index of a tar of a dataset."""
+    return out / str(index_path(Path(name)))
+
+
+def _samples(path: Place) -> list[list[_File]]:
+    """Return the files of each sample of a tar, from its index. Raises FormatError."""
+    with reading(str(path), REMEDY):
+        first, *lines = small_text(path).splitlines()
+        if first.split() != [INDEX_VERSION, str(len(lines))]:
+            raise ValueError(f"{first[:80]!r} is not the first line of an index of {len(lines)} samples")
+        return [_sample(line.split(" ")) for line in lines]
+
+
+def _sample(words: list[str]) -> list[_File]:
+    if not words or len(words) % 4:
+        raise ValueError(f"{' '.join(words)[:80]!r} is not a sample")
+    return [
+        _File(key=name.removesuffix(f".{suffix}"), suffix=suffix, offset=int(offset), size_bytes=int(size))
+        for suffix, offset, size, name in zip(*(words[at::4] for at in range(4)), strict=True)
+    ]

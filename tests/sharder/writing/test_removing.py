@@ -1,0 +1,304 @@
+"""Media are removed from datasets to the last byte, and clips that stay keep their frames, ids and tars."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framedex import ClipDataset, ClipSampler, FramedexError
+from tests.support.datasets import content, run
+from tests.support.living import CAPTION, COUNT, DRIVER, NAME, files_with, index, write_listing
+from tests.support.running import environment
+
+Medium = Callable[[str], Path]
+KINDS = {
+    "reference": [],
+    "clips": ["--pack", "clips", "--shard-size", "150kB"],
+    "images": ["--pack", "images", "--shard-size", "300kB"],
+    "encoded": ["--pack", "clips", "--encode", "h264", "--shard-size", "100kB"],
+    "sound": ["--pack", "images", "--shard-size", "300kB", "--audio"],
+    "needed": ["--pack", "needed"],
+}
+TAKEN = (3, 4, 9, 23)
+
+
+@pytest.fixture
+def place(tmp_path: Path, medium: Medium) -> Path:
+    """Return a folder with videos of several kinds, a listing of them with captions, and their index."""
+    (tmp_path / "videos").mkdir()
+    kinds = ("h264_open_gop.mp4", "h264_single.mp4", "h264_audio.mp4")
+    for number in range(COUNT):
+        shutil.copy(medium(kinds[number % len(kinds)]), tmp_path / "videos" / f"{NAME.format(number)}.mp4")
+    write_listing(tmp_path, range(COUNT))
+    index(tmp_path)
+    return tmp_path
+
+
+def shard(place: Path, *options: str, out: str = "D", policy: str = "{policy: fps, fps: 4, frames: 2}") -> Path:
+    """Make a dataset."""
+    run("shard", place / "INDEX", "--policy", policy, "--out", place / out, *options)
+    return place / out
+
+
+def remove(dataset: Path, *numbers: int, code: int = 0) -> dict[str, Any]:
+    """Remove media by their numbers, and return the report, or the output if the command fails."""
+    names = [word for number in numbers for word in ("--remove", f"videos/{NAME.format(number)}.mp4")]
+    said = run("shard", dataset, *names, "--json", code=code)
+    return dict(json.loads(said.output)) if code == 0 else {"output": said.output}
+
+
+def items(dataset: Path) -> dict[str, dict[str, Any]]:
+    """Return the items of a dataset in order, by their clip ids."""
+    clips = ClipDataset(dataset)
+    return {item["clip_id"]: item for item in (clips[number] for number in range(len(clips)))}
+
+
+def number_of(item: dict[str, Any]) -> int:
+    """Return the number of an item's medium, by its caption."""
+    return int(item["caption"].removeprefix(CAPTION.format(0)[:-2]))
+
+
+def check_same(found: dict[str, dict[str, Any]], expected: dict[str, dict[str, Any]]) -> None:
+    """Check that items are the same, in the same order."""
+    assert list(found) == list(expected)
+    for name, item in found.items():
+        for key, value in expected[name].items():
+            np.testing.assert_array_equal(item[key], value, err_msg=f"{name}, {key}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clips_that_stay_are_the_same_and_no_byte_names_the_others(place: Path, kind: str) -> None:
+    dataset = shard(place, *KINDS[kind])
+    before, tars = items(dataset), {path.name for path in dataset.glob("shards/*")}
+    concerned = {
+        row["shard"] for row in json.loads(audited(dataset, "SELECT uri, shard FROM clips")) if number_in(row) in TAKEN
+    }
+    left = {name: item for name, item in before.items() if number_of(item) not in TAKEN}
+    report = remove(dataset, *TAKEN)
+    assert (report["media"], report["clips"], report["unknown"]) == (len(TAKEN), len(before) - len(left), [])
+    assert report["left"] == len(left)
+    check_same(items(dataset), left)
+    for number in TAKEN:
+        assert files_with(dataset, NAME.format(number)) == []
+        assert files_with(dataset, CAPTION.format(number)) == []
+    gone = {name for name in tars if not (dataset / "shards" / name).exists()}
+    if kind in ("reference", "needed"):
+        assert report["tars"] == 0
+        assert not tars
+    else:
+        assert 0 < report["tars"] == len(concerned) < len(tars) / 2
+        assert gone == {f"{name}-{number:06d}.{ending}" for number in concerned for ending in ("tar", "idx")
+                        for name in {path.split("-")[0] for path in tars}}  # fmt: skip
+    check_verified(dataset)
+    after = content(dataset)
+    assert remove(dataset, *TAKEN) == report | {"media": 0, "clips": 0, "tars": 0, "failures": 0}
+    assert content(dataset) == after
+    # Once more, from a dataset that was changed already: all of a tar, and media before and after the first ones.
+    more = {
+        number_in(row)
+        for row in json.loads(audited(dataset, "SELECT uri, shard FROM clips"))
+        if row["shard"] in (0, None)
+    }
+    more = set(sorted(more)[:6]) if kind in ("reference", "needed") else more
+    remove(dataset, *more, 20)
+    check_same(items(dataset), {n: item for n, item in left.items() if number_of(item) not in more | {20}})
+    check_verified(dataset)
+    check_tables(dataset)
+
+
+def check_verified(dataset: Path) -> None:
+    """Check that `framedex verify` finds all clips right."""
+    assert re.match(rf"{len(ClipDataset(dataset))} (exact|nearest) ", run("verify", dataset).output)
+
+
+def number_in(row: dict[str, Any]) -> int:
+    return int(Path(row["uri"]).stem.removeprefix("secret"))
+
+
+def audited(dataset: Path, sql: str) -> str:
+    return run("audit", dataset, "--sql", sql, "--format", "json").output
+
+
+def check_tables(dataset: Path) -> None:
+    """Check the views of an audit against the dataset itself."""
+    clips = ClipDataset(dataset)
+    rows = json.loads(audited(dataset, "SELECT clip, clip_id, uri, shard FROM clips ORDER BY clip"))
+    assert [row["clip"] for row in rows] == list(range(len(clips)))
+    for row in rows:
+        clip = clips.clip(row["clip"])
+        assert (row["clip_id"], row["uri"]) == (clip.clip_id, clip.medium.uri)
+    tars = {row["shard"]: row for row in json.loads(audited(dataset, "SELECT * FROM shards"))}
+    for number, shard in tars.items():
+        assert shard["clips"] == sum(row["shard"] == number for row in rows)
+        assert (dataset / shard["name"]).stat().st_size == shard["size_bytes"]
+    assert {row["shard"] for row in rows} <= {None, *tars}
+
+
+def test_the_log_counts_what_was_removed_and_names_nothing(place: Path) -> None:
+    dataset = shard(place, *KINDS["clips"])
+    (place / "list.txt").write_text("".join(f"videos/{NAME.format(number)}.mp4\n" for number in TAKEN))
+    said = run("shard", dataset, "--remove", f"@{place / 'list.txt'}").output
+    assert said.startswith("4 media with ")
+    assert remove(dataset, 99)["unknown"] == [f"videos/{NAME.format(99)}.mp4"]
+    lines = [json.loads(line) for line in run("log", dataset, "--json").output.splitlines()]
+    assert [(line["generation"], line["command"]) for line in lines] == [(1, "shard"), (2, "shard")]
+    assert lines[1]["options"] == {"remove": 4}
+    assert lines[1]["counts"]["media"] == 4
+
+
+def test_a_dataset_follows_its_index(place: Path) -> None:
+    dataset = shard(place, *KINDS["clips"])
+    before = items(dataset)
+    assert json.loads(run("shard", dataset, "--follow", place / "INDEX", "--json").output)["media"] == 0
+    run("index", "--remove", f"videos/{NAME.format(5)}.mp4", place / "INDEX")
+    report = json.loads(run("shard", dataset, "--follow", place / "INDEX", "--json").output)
+    assert report["media"] == 1
+    check_same(items(dataset), {name: item for name, item in before.items() if number_of(item) != 5})
+    after = content(dataset)
+    write_listing(place, range(20), "other.csv")
+    run("index", place / "other.csv", "--out", place / "OTHER")
+    said = run("shard", dataset, "--follow", place / "OTHER", code=1).output
+    assert "found:   4 of 23 media (17%)" in said
+    assert "pass --prune-at-most 0.18" in said
+    assert content(dataset) == after
+    run("shard", dataset, "--follow", place / "OTHER", "--prune-at-most", "0.18")
+    assert {number_of(item) for item in items(dataset).values()} == {*range(20)} - {5}
+
+
+def test_failures_of_removed_media_leave_too(place: Path) -> None:
+    policy = "{policy: per_row, uniform: 2}"
+    lines = [
+        "uri,start,end,caption",
+        *(f"videos/{NAME.format(n)}.mp4,{50 if n == 7 else 0},51,c" for n in range(COUNT)),
+    ]
+    (place / "ranges.csv").write_text("\n".join(lines) + "\n")
+    run("index", place / "ranges.csv", "--out", place / "RANGES")
+    run("shard", place / "RANGES", "--policy", policy, "--out", place / "D", "--max-failures", "9")
+    dataset = place / "D"
+    assert files_with(dataset, NAME.format(7)) == ["failures.parquet"]
+    report = remove(dataset, 7)
+    assert (report["media"], report["clips"], report["failures"]) == (0, 0, 1)
+    assert files_with(dataset, NAME.format(7)) == []
+    assert remove(dataset, 7) == report | {"failures": 0}
+    check_verified(dataset)
+
+
+def test_the_last_clip_cannot_be_removed(place: Path) -> None:
+    dataset = shard(place)
+    before = content(dataset)
+    said = remove(dataset, *range(COUNT), code=1)["output"]
+    assert "no clip would be left" in said
+    assert "delete the whole dataset instead" in said
+    assert content(dataset) == before
+
+
+def test_options_that_have_no_effect_are_refused(place: Path) -> None:
+    dataset = shard(place)
+    assert "has no effect with --remove" in run("shard", dataset, "--remove", "x", "--overwrite", code=2).output
+    assert (
+        "--prune-at-most needs --follow" in run("shard", dataset, "--remove", "x", "--prune-at-most", 1, code=2).output
+    )
+    both = run("shard", dataset, "--remove", "x", "--follow", place / "INDEX", code=2).output
+    assert "--follow has no effect with --remove" in both
+    assert "is not a framedex dataset" in run("shard", place / "INDEX", "--remove", "x", code=1).output
+    assert "Missing option '--out'" in run("shard", dataset, code=2).output
+
+
+def test_a_changed_dataset_is_not_taken_for_a_finished_one(place: Path) -> None:
+    dataset = shard(place)
+    remove(dataset, 1)
+    after = content(dataset)
+    again = ["shard", place / "INDEX", "--policy", "{policy: fps, fps: 4, frames: 2}", "--out", dataset]
+    assert "already has a dataset" in run(*again, code=1).output
+    assert content(dataset) == after
+    run(*again, "--overwrite")
+    assert {number_of(item) for item in items(dataset).values()} == {*range(COUNT)}
+    assert {"fields.parquet", "failures.parquet"} <= {path.name for path in dataset.iterdir()}
+    assert not list(dataset.glob("fields-*"))
+
+
+def test_readers_that_are_open_say_to_open_the_dataset_again(place: Path) -> None:
+    for kind in ("clips", "reference"):
+        dataset = shard(place, *KINDS[kind], out=kind)
+        unread, read = ClipDataset(dataset), ClipDataset(dataset)
+        last = len(read) - 1
+        assert all(read[number] for number in range(len(read)))  # all tars are open
+        remove(dataset, 23)
+        with pytest.raises(FramedexError, match="the dataset was changed since it was opened") as error:
+            unread[last]
+        assert "open it again" in str(error.value)
+        if kind == "clips":
+            with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+                read[last]
+
+
+def test_a_state_of_the_dataset_before_is_refused(place: Path) -> None:
+    dataset = shard(place)
+    old = ClipSampler(ClipDataset(dataset), shuffle=True, seed=1)
+    state = old.state_dict(delivered=3)
+    remove(dataset, 5)
+    changed = ClipSampler(ClipDataset(dataset), shuffle=True, seed=1)
+    with pytest.raises(FramedexError, match="another version of the dataset, in which clips have other numbers"):
+        changed.load_state_dict(state)
+    again = changed.state_dict(delivered=3)
+    changed.load_state_dict(again)
+    with pytest.raises(FramedexError, match="another version of the dataset"):
+        old.load_state_dict(again)
+    remove(dataset, 6)
+    with pytest.raises(FramedexError, match="another version of the dataset"):
+        ClipSampler(ClipDataset(dataset), shuffle=True, seed=1).load_state_dict(again)
+    with pytest.raises(FramedexError, match="weights must have a value for each clip"):
+        ClipSampler(ClipDataset(dataset), weights=np.ones(len(old)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["reference", "clips"])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_dataset(place: Path, kind: str) -> None:
+    dataset = shard(place, *KINDS[kind])
+    remove(dataset, 0)
+    (place / "driver.py").write_text(DRIVER)
+    (place / "list.txt").write_text("".join(f"videos/{NAME.format(number)}.mp4\n" for number in TAKEN))
+    old = ids(dataset)
+    shutil.copytree(dataset, place / "OLD")
+
+    def call(moment: int = 10_000) -> int:
+        command = [sys.executable, "driver.py", str(moment), "shard", "D", "--remove", "@list.txt"]
+        return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode
+
+    def restore() -> None:
+        shutil.rmtree(dataset)
+        shutil.copytree(place / "OLD", dataset)
+
+    assert call() == 0
+    new, files = ids(dataset), content(dataset)
+    assert set(new) < set(old)
+    moments = 0
+    restore()
+    while (code := call(moments)) != 0:
+        assert code == -signal.SIGKILL
+        assert ids(dataset) in (old, new), moments
+        assert call() == 0
+        assert content(dataset) == files, moments
+        assert all(files_with(dataset, NAME.format(number)) == [] for number in TAKEN)
+        lines = run("log", dataset, "--json").output.splitlines()
+        assert [json.loads(line)["counts"] is not None for line in lines] == [True] * 3
+        moments += 1
+        restore()
+    assert moments >= 8
+
+
+def ids(dataset: Path) -> list[str]:
+    """Return the ids of all clips, after the first and the last one were decoded."""
+    clips = ClipDataset(dataset)
+    assert clips[0]["clip_id"] != clips[len(clips) - 1]["clip_id"]
+    return [clips.clip(number).clip_id for number in range(len(clips))]
