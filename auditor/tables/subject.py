@@ -240,7 +240,7 @@ def _unchanged(audited: Audited) -> str:
 
 
 def _shift_after(numbers: Numbers, position: str) -> str:
-    """Return the SQL expression of what a row at a position has to add for its number. `position` is an expression."""
+    """Return the SQL expression of the difference between a row's number and its position, given as an expression."""
     shifts = ", ".join(f"({at}, {shift})" for at, shift in numbers.shifts.tolist())
     if not shifts:
         return "0"

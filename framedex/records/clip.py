@@ -32,7 +32,8 @@ class ClipRecord:
 
     Attributes:
         clip_id: Unique name of the clip.
-        media_row: Row number of the clip's medium in the table `media`.
+        media_row: Number of the clip's medium: its row number in the table `media`, plus the count of numbers of
+            removed media before it.
         frames: Presentation numbers (from 0) of the wanted frames, in the order of the clip. A number may occur several
             times. -1 is padding by a constant.
         mask: Whether each wanted frame is a real frame. False for padding by a constant or by repeated frames.
@@ -40,8 +41,9 @@ class ClipRecord:
         seconds: Timestamp of each wanted frame in seconds on the container's clock. Null for padding.
         md5: MD5 over the native planes of each wanted frame, as in `frames.md5` of an index. Null for padding. The list
             is null if the index has no hashes.
-        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. The
-            byte ranges of a clip that is not packed refer to the source.
+        shard: Number of the tar that contains the clip: its row number in the table `shards`, plus the count of numbers
+            of removed tars before it. Null if the clip is not packed. The byte ranges of a clip that is not packed
+            refer to the source.
         stretch_first: First frame of the stretch: the part of the medium from which the policy sampled the clip. 0 for
             the whole medium, or the first frame of a range. Null for explicit clips.
         stretch_stop: The frame after the last frame of the stretch. Null for explicit clips.

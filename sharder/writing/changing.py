@@ -188,7 +188,7 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         choose: A function of some columns of `media`, of `failures`, of the root, and of the ids of media that were
             removed earlier. It returns the positions of the media to remove, the uris of further failures to remove,
             and the names that it did not find.
-        what: A digest of what is asked for, because the log does not name media.
+        what: A digest of the operands, because the log does not name media.
     """
     dataset_header(out)  # before a folder is created
     with _opened(out, asked | {"what": what}) as output:
@@ -344,7 +344,7 @@ class _Gone:
 
     @classmethod
     def of(cls, out: Place, header: Row, layout: Layout, media: pa.Table, rows: NDArray[np.int64]) -> "_Gone":
-        """Return what leaves with some media. If clips may not lack a view, all views of their clips leave."""
+        """Return the rows of media and their clips. If clips may not lack a view, all views of these clips leave."""
         numbers = layout.media_numbers.of_row(rows)
         clips = pa.concat_tables(
             table.select(["media_row", "shard", MULTIVIEW]).cast(
@@ -445,7 +445,7 @@ class _Rewriting:
     generation: int
 
     def __post_init__(self) -> None:
-        self.digests: list[bytes] = []  # of all new files, in order
+        self.digests: list[bytes] = []  # the digests of all new files, in order
         self._shift = np.zeros(self.gone.count, np.int64)  # bytes by which a clip's sample moves in its tar
 
     def written(self, failures: pa.Table, uris: set[str]) -> Layout:
