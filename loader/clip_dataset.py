@@ -28,6 +28,7 @@ from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, It
 from framedex.loader.batches.faults import OnError, read_or_replaced
 from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
+from framedex.loader.dataset.earlier import EarlierClips
 from framedex.loader.dataset.frame_tables import FrameColumns
 from framedex.loader.dataset.manifest import CHANGED, Manifest
 from framedex.loader.pixels.framing import Framing, Rotation
@@ -382,6 +383,14 @@ class ClipDataset(ColumnsOfClips):
     def version(self) -> str | None:
         """The version of a dataset on disk that was changed, for states of samplers. None for all other datasets."""
         return self.origin.version if isinstance(self.origin, Manifest) else None
+
+    def earlier(self, version: str | None) -> EarlierClips | None:
+        """Return the clips that a dataset on disk had in an earlier version (see `version`), or None.
+
+        A dataset of chosen clips (`where`) does not know which clips would have been chosen.
+        """
+        whole = isinstance(self.origin, Manifest) and self._clips.numbers is None
+        return self.manifest.earlier(version) if whole else None
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that contains each clip.

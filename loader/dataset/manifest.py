@@ -27,6 +27,7 @@ from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import check_file, checked_group, part_path, read_file, read_group
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
+from framedex.loader.dataset.earlier import EarlierClips, Generation
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
 from framedex.records.medium import VIDEO
@@ -62,6 +63,7 @@ class DatasetHeader:
             these files. The user's columns are then read from the parts of `clips`, which takes some seconds for a
             million clips.
         generation: The generation of the dataset: 1, and one more after each change.
+        before: For each earlier generation, its number, the checksum of its header, and its number of clips.
         layout: The files of the dataset.
         first: For each table, the position of the first row of each part, followed by the number of all rows.
         proves: Whether videos of codecs that framedex does not parse were proven (decoded and compared) when they were
@@ -77,6 +79,7 @@ class DatasetHeader:
     own: list[str]
     filed: list[str] | None
     generation: int
+    before: list[dict[str, Any]]
     layout: Layout
     first: dict[str, NDArray[np.int64]]
     proves: bool
@@ -106,6 +109,7 @@ def read_header(path: Place) -> DatasetHeader:
             own=names_in(ClipRecord, stored["schema_version"]),
             filed=stored.get("columns"),
             generation=stored.get("generation", 1),
+            before=stored.get("before", []),
             layout=layout,
             first=first,
             proves=is_since(stored["schema_version"], tables.PROVES),
@@ -222,8 +226,31 @@ class Manifest(ClipSource):
     @property
     def version(self) -> str | None:
         """The generation and the checksum of a dataset that was changed. None if it was never changed."""
-        generation = self.header.generation
-        return None if generation == 1 else f"generation {generation}, CRC-32 {self.checksum():08x}"
+        return _version(self.header.generation, self.checksum())
+
+    def earlier(self, version: str | None) -> EarlierClips | None:
+        """Return the clips that the dataset had in an earlier version (see `version`), or None if it had no such one.
+
+        Raises:
+            FormatError: The records of removed clips are damaged.
+        """
+        where = str(self.path / tables.REMOVED_NAME)
+        with reading(where, REMEDY):
+            removed = self.header.layout.read(self.path, tables.REMOVED_NAME)
+            if removed is None:
+                return None
+            check_columns(removed.schema, tables.REMOVED, where, REMEDY)
+            before = [(int(one["generation"]), int(one["checksum"]), int(one["clips"])) for one in self.header.before]
+            return EarlierClips(
+                version=self.version,
+                numbers=np.arange(len(self), dtype=np.int64),
+                media=self._stored_numbers("media_row"),
+                tars=self._stored_numbers("shard"),
+                removed=removed,
+                generations=[
+                    Generation(number, _version(number, checksum), clips) for number, checksum, clips in before
+                ],
+            ).earlier(version)
 
     @property
     def is_packed(self) -> bool:
@@ -619,6 +646,10 @@ class Manifest(ClipSource):
             f"similar names: {', '.join(close)}" if close else "see the column clip_id of DATASET/clips for all names"
         )
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+
+def _version(generation: int, checksum: int) -> str | None:
+    return None if generation == 1 else f"generation {generation}, CRC-32 {checksum:08x}"
 
 
 def _row_of(numbers: Numbers, number: int | None) -> int:

@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,14 +87,20 @@ class ElasticSampler(Sampler[Entry], ABC):
         Args:
             delivered: The number of entries that this rank has delivered in this iteration.
         """
-        return min(self._start + min(delivered, self._length(self._start)) * self._ranks.world_size, self._entries)
+        passed = min(delivered, self._length(self._start)) * self._ranks.world_size
+        return min(self._start + passed, self._entries_now)
 
     def _length(self, start: int) -> int:
-        return self._ranks.length(self._entries - start)
+        return self._ranks.length(self._entries_now - start)
+
+    @property
+    def _entries_now(self) -> int:
+        """The number of entries of this epoch."""
+        return self._entries
 
     def __len__(self) -> int:
         """Return the number of entries that this rank visits in a whole epoch."""
-        return self._length(0)
+        return self._ranks.length(self._entries)
 
     @property
     def next_epoch(self) -> int:
@@ -177,11 +183,11 @@ class ElasticSampler(Sampler[Entry], ABC):
         order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
         epoch, delivered = state["epoch"], state["delivered"]
         are_whole = type(epoch) is int and type(delivered) is int
-        if not are_whole or not 0 <= epoch < MAX_EPOCHS or not 0 <= delivered <= self._entries:
+        if not are_whole or not 0 <= epoch < MAX_EPOCHS or not 0 <= delivered <= self._entries_now:
             raise FramedexError(
                 "the sampler's state is out of range",
                 found=f"epoch {epoch!r}, {delivered!r} {self.UNIT}",
-                allowed=f"whole numbers: epochs from 0 on, 0 to {self._entries} {self.UNIT}",
+                allowed=f"whole numbers: epochs from 0 on, 0 to {self._entries_now} {self.UNIT}",
             )
         self._begin(epoch, delivered)
 
@@ -254,6 +260,21 @@ def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: 
 
 Blocks = Literal["tar", "medium"] | int
 WINDOW_OF_BLOCKS, WINDOW_OF_GROUPS = 8, 64  # defaults of `window`, so that a batch has clips of many media
+
+
+CARRIED = "carried"  # the key in a state of the state from before clips were removed
+
+
+class _Carried(NamedTuple):
+    """The rest of an epoch that began before clips were removed from the dataset.
+
+    Attributes:
+        state: The state from before.
+        clips: int64 [clips left], the clips that are left, as numbers in the dataset as it is now.
+    """
+
+    state: dict[str, Any]
+    clips: NDArray[np.int64]
 
 
 class ClipSampler(ElasticSampler[int]):
@@ -339,6 +360,15 @@ class ClipSampler(ElasticSampler[int]):
         self._window = window or (WINDOW_OF_BLOCKS if share is None else WINDOW_OF_GROUPS)
         self._lanes = world_size  # the number of lanes of this epoch, for the order of groups
         self._grouped: order.GroupedVisit | None = None
+        self._carried: _Carried | None = None
+        self._order: dict[str, Any] = {
+            "shuffle": shuffle,
+            "seed": seed,
+            "blocks": blocks,
+            "window": window,
+            "share": share,
+            "spread": spread,
+        }
         locality = None
         if self._blocks is not None:  # the state includes this checksum, because other blocks give another order
             locality = f"{self._window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
@@ -364,7 +394,14 @@ class ClipSampler(ElasticSampler[int]):
         """The clips of the newest iteration that a loader decodes together. None before the iteration's first entry."""
         return self._grouped
 
+    @property
+    def _entries_now(self) -> int:
+        return self._entries if self._carried is None else len(self._carried.clips)
+
     def _visit(self, epoch: int, select: Selection) -> Iterable[int]:
+        if self._carried is not None:
+            yield from self._visit_carried(self._carried.clips, select)
+            return
         blocks, window, seed, shuffle = self._blocks, self._window, self.seed, self.shuffle
         if self._groups is not None:
             yield from self._visit_groups(self._groups, epoch, select)
@@ -379,6 +416,12 @@ class ClipSampler(ElasticSampler[int]):
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
         yield from select(clips).tolist()
 
+    def _visit_carried(self, clips: NDArray[np.int64], select: Selection) -> Iterable[int]:
+        own = select(clips)
+        if self._groups is not None:
+            self._grouped = self._grouped_visit(own, self._groups[own])
+        yield from own.tolist()
+
     def _visit_groups(self, groups: NDArray[np.int64], epoch: int, select: Selection) -> Iterable[int]:
         clips, rng = np.arange(self._count), None
         if self._weights is not None:
@@ -388,30 +431,72 @@ class ClipSampler(ElasticSampler[int]):
         places = order.in_groups(
             groups[clips], lanes=self._lanes, share=self.group_size, window=self._window, spread=self._spread, rng=rng
         )
-        own = select(places)
-        of_group = groups[clips[own]]
-        of_group[self._ranks.length(self._entries - self._start, uneven="allow") :] = -1  # a repeated clip
-        self._grouped = order.GroupedVisit(clips[own], of_group, self.group_size)
-        yield from self._grouped.clips.tolist()
+        own = clips[select(places)]
+        self._grouped = self._grouped_visit(own, groups[own])
+        yield from own.tolist()
+
+    def _grouped_visit(self, clips: NDArray[np.int64], of_group: NDArray[np.int64]) -> order.GroupedVisit:
+        of_group[self._ranks.length(self._entries_now - self._start, uneven="allow") :] = -1  # a repeated clip
+        return order.GroupedVisit(clips, of_group, self.group_size)
 
     def _begin(self, epoch: int, start: int) -> None:
         super()._begin(epoch, start)
         self._grouped = None
+        if self._carried is not None and self._carried.state["epoch"] != epoch:
+            self._carried = None
         if not start:
             self._lanes = self._ranks.world_size
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
-        """Return a state of plain values, as described for ElasticSampler. With `share`, it has the number of lanes."""
-        return super().state_dict(delivered=delivered) | ({} if self._share is None else {"lanes": self._lanes})
+        """Return a state of plain values, as described for ElasticSampler. With `share`, it has the number of lanes.
+
+        In an epoch that began before clips were removed from the dataset, it also has the state from before.
+        """
+        lanes = {} if self._share is None else {"lanes": self._lanes}
+        carried = {} if self._carried is None else {CARRIED: self._carried.state}
+        return super().state_dict(delivered=delivered) | lanes | carried
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state, saved by any rank with any world size. Raises FramedexError as ElasticSampler does."""
-        lanes = state.get("lanes") if isinstance(state, Mapping) else None
+        """Load a state, saved by any rank with any world size.
+
+        If clips were removed from the dataset since the state was saved, the rest of the epoch has the same order
+        without these clips. Later epochs have the order of the dataset as it is now.
+
+        Raises:
+            FramedexError: As for ElasticSampler. Or the dataset was changed since the state was saved, and clips are
+                drawn by weights, or the dataset does not have the records of the change.
+        """
+        self._carried = None
+        given = dict(state) if isinstance(state, Mapping) else {}
+        inner = given.pop(CARRIED, None)
+        if given and given.get(order.DATASET) != self._identity.get(order.DATASET):
+            self._carry(state)
+            return
+        lanes = given.get("lanes")
         if lanes is not None:
             check_counts(lanes=(lanes, 1))
-        super().load_state_dict(state)
+        if inner is None:
+            super().load_state_dict(state)
+        else:
+            self._carry(inner)
+            super().load_state_dict({CARRIED: inner} | given)
         if self._start and lanes is not None:
             self._lanes = lanes
+
+    def _carry(self, state: Any) -> None:
+        """Begin the rest of the epoch of a state from before clips were removed. Raises FramedexError."""
+        earlier_of = getattr(self._dataset, "earlier", None)
+        version = state.get(order.DATASET) if isinstance(state, Mapping) else None
+        clips = None if earlier_of is None or self._weights is not None else earlier_of(version)
+        if clips is None or not isinstance(state, Mapping):
+            order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
+            raise FramedexError("the state was not saved before clips were removed", found=repr(state)[:80])
+        then = ClipSampler(clips, uneven="allow", **self._order)
+        then.load_state_dict({name: value for name, value in state.items() if name != order.PICTURES})
+        rest = np.fromiter(then._visit(then.epoch, partial(then._ranks.of, delivered=then._start)), np.int64)
+        now = clips.numbers[rest]
+        self._carried = _Carried(state=dict(state), clips=now[now >= 0])
+        self._begin(then.epoch, 0)
 
     def distinct_media(self, batch_size: int, *, epoch: int = 0) -> float:
         """Return the mean number of distinct media in a full batch of this rank, which is at most `batch_size`.

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipSampler, FramedexError
+from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError
 from tests.support.datasets import content, run
 from tests.support.living import CAPTION, COUNT, DRIVER, NAME, files_with, index, write_listing
 from tests.support.running import environment
@@ -242,23 +244,124 @@ def test_readers_that_are_open_say_to_open_the_dataset_again(place: Path) -> Non
                 read[last]
 
 
-def test_a_state_of_the_dataset_before_is_refused(place: Path) -> None:
+ORDERS: dict[str, dict[str, Any]] = {
+    "sequential": {},
+    "shuffled": {"shuffle": True},
+    "blocks of tars": {"shuffle": True, "blocks": "tar", "window": 2},
+    "blocks of media": {"shuffle": True, "blocks": "medium", "window": 3},
+    "groups": {"shuffle": True, "share": 2, "window": 4},
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_epoch_goes_on_without_the_clips_that_were_removed(place: Path, name: str, ranks: int) -> None:
+    dataset = shard(place, *KINDS["clips"])
+
+    def samplers(world_size: int = ranks) -> list[ClipSampler]:
+        clips = ClipDataset(dataset)
+        own = [
+            ClipSampler(clips, seed=4, rank=rank, world_size=world_size, uneven="allow", **ORDERS[name])
+            for rank in range(world_size)
+        ]
+        for one in own:
+            one.set_epoch(2)
+        return own
+
+    def given(of: list[ClipSampler], count: int | None = None) -> list[str]:
+        """Return the ids of clips that all ranks give, in the order in which they take turns."""
+        clips = ClipDataset(dataset)
+        turns = itertools.zip_longest(*(iter(one) for one in of))
+        found = [number for turn in turns for number in turn if number is not None]
+        return [clips.clip(number).clip_id for number in found[:count]]
+
+    whole = given(samplers())
+    first = samplers()
+    state = {}
+    for one in first:
+        iterator = iter(one)
+        for _ in range(4):
+            next(iterator)
+        state = one.state_dict(delivered=4)
+    delivered = whole[: 4 * ranks]
+    taken: tuple[int, ...] = (3, 9, 17)
+    remove(dataset, *taken)
+    there = set(items(dataset))
+    rest = [clip for clip in whole[4 * ranks :] if clip in there]
+    second = samplers()
+    for one in second:
+        one.load_state_dict(state)
+    assert given(second) == rest
+    for one in second:
+        one.load_state_dict(state)
+        assert one.remaining == len(rest[one.rank :: ranks])
+        iterator = iter(one)
+        for _ in range(5):
+            next(iterator)
+        later = one.state_dict(delivered=5)
+    remove(dataset, 1, 2)
+    there = set(items(dataset))
+    rest = [clip for clip in rest[5 * ranks :] if clip in there]
+    for world_size in (1, ranks, 2):
+        third = samplers(world_size)
+        for one in third:
+            one.load_state_dict(json.loads(json.dumps(later)))
+        assert given(third) == rest
+        # The next epoch is that of the dataset as it is now.
+        fresh = samplers(world_size)
+        for one in fresh:
+            one.set_epoch(3)
+        assert third[0].next_epoch == 3
+        assert given(third) == given(fresh)
+        assert sorted(given(fresh)) == sorted(there)
+    assert not set(rest) & set(delivered)
+
+
+def test_a_loader_goes_on_without_the_clips_that_were_removed(place: Path) -> None:
+    dataset = shard(place, *KINDS["clips"])
+
+    def loader() -> ClipLoader:
+        clips = ClipDataset(dataset)
+        order = ClipSampler(clips, shuffle=True, seed=7)
+        return ClipLoader(clips, batch_size=3, sampler=order, device="cpu", decode="cpu", num_workers=1)
+
+    def given(batches: Iterable[Any]) -> list[str]:
+        return [clip for batch in batches for clip in batch["clip_id"]]
+
+    with contextlib.closing(loader()) as first:
+        whole = given(first)
+    with contextlib.closing(loader()) as second:
+        given(itertools.islice(second, 4))
+        state = second.state_dict()
+    remove(dataset, 2, 8, 11)
+    there = set(items(dataset))
+    with contextlib.closing(loader()) as third:
+        third.load_state_dict(state)
+        assert given(third) == [clip for clip in whole[12:] if clip in there]
+        assert sorted(given(third)) == sorted(there)
+
+
+def test_states_of_the_dataset_before_are_refused_if_they_cannot_be_continued(place: Path) -> None:
     dataset = shard(place)
-    old = ClipSampler(ClipDataset(dataset), shuffle=True, seed=1)
-    state = old.state_dict(delivered=3)
+    clips = ClipDataset(dataset)
+    old = ClipSampler(clips, shuffle=True, seed=1)
+    state, drawn = old.state_dict(delivered=3), ClipSampler(clips, balance="caption").state_dict(delivered=3)
+    where = {"caption": [CAPTION.format(number) for number in range(10)]}
+    chosen = ClipSampler(ClipDataset(dataset, where=where)).state_dict(delivered=3)
     remove(dataset, 5)
-    changed = ClipSampler(ClipDataset(dataset), shuffle=True, seed=1)
+    changed = ClipDataset(dataset)
     with pytest.raises(FramedexError, match="another version of the dataset, in which clips have other numbers"):
-        changed.load_state_dict(state)
-    again = changed.state_dict(delivered=3)
-    changed.load_state_dict(again)
+        ClipSampler(changed, balance="caption").load_state_dict(drawn)
     with pytest.raises(FramedexError, match="another version of the dataset"):
-        old.load_state_dict(again)
-    remove(dataset, 6)
+        ClipSampler(ClipDataset(dataset, where=where)).load_state_dict(chosen)
+    with pytest.raises(FramedexError, match="another seed"):
+        ClipSampler(changed, shuffle=True, seed=2).load_state_dict(state)
+    again = ClipSampler(changed, shuffle=True, seed=1)
+    again.load_state_dict(state)
     with pytest.raises(FramedexError, match="another version of the dataset"):
-        ClipSampler(ClipDataset(dataset), shuffle=True, seed=1).load_state_dict(again)
+        old.load_state_dict(again.state_dict())
     with pytest.raises(FramedexError, match="weights must have a value for each clip"):
-        ClipSampler(ClipDataset(dataset), weights=np.ones(len(old)))
+        ClipSampler(changed, weights=np.ones(len(old)))
 
 
 @pytest.mark.slow
