@@ -30,7 +30,7 @@ from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import ByteSource, Clip, Medium, stale
 from framedex.storage.objects import Facts, at_once, children, coalesce, download, fetch_many, head, whole
 from framedex.storage.places import Stored
-from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
+from framedex.storage.reader import ASIDE, DiskCache, ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
 
 OPEN_FILES = 64  # maximum number of files that a cache keeps open; the usual limit of a process is 1,024 open files
@@ -79,8 +79,8 @@ class RecordedFiles:
         """
         with self._lock:
             try:
-                if source.path in self._open and not os.fstat(self._open[source.path]).st_nlink:
-                    os.close(self._open.pop(source.path))  # it was deleted, so no clip of it may be delivered any more
+                if source.path in self._open and _is_deleted(source.path, self._open[source.path]):
+                    os.close(self._open.pop(source.path))
                 if source.path not in self._open:
                     self._open[source.path] = open_recorded(source)
                 self._open.move_to_end(source.path)
@@ -91,6 +91,14 @@ class RecordedFiles:
                 if source.path in self._open:
                     os.close(self._open.pop(source.path))
                 raise
+
+
+def _is_deleted(path: str, descriptor: int) -> bool:
+    """Return whether an open file was deleted, so that no clip of it may be delivered any more.
+
+    Unfinished files of this run (spools) are deleted while they are read.
+    """
+    return not os.fstat(descriptor).st_nlink and not os.path.basename(path).startswith(ASIDE)
 
 
 class RecordedFile:
