@@ -34,7 +34,7 @@ from benchmarks.environment import environment
 from benchmarks.row_file import Row, RowFile
 from framedex.storage.objects import listing
 
-# By way: the distance of the windows in frames, and options. By reference, there are many clips, because a part has 4,096.
+# By way: the distance of the windows in frames, and options. There are many clips by reference, since a part has 4,096.
 WAYS: dict[str, tuple[int, list[str]]] = {"by reference": (1, []), "packed": (16, ["--pack", "clips", "--shard-size"])}
 POLICY = "{{policy: windows, frames: 16, stride: 1, step: {}, last: drop}}"
 PLACES = ("following one another", "at random")
@@ -79,7 +79,7 @@ def measure(home: Path, base: str, way: str, where: str, options: argparse.Names
         first = int(chance.integers(len(left) - some))
         taken = left[first : first + some] if where == PLACES[0] else chance.choice(left, some, replace=False).tolist()
         left = sorted({*left} - {*taken})
-        (home / "list.txt").write_text("".join(f"videos/{number:06d}.mp4\n" for number in taken))
+        (home / "list.txt").write_text("".join(f"{number:06d}.mp4\n" for number in taken))
         before = files(dataset)
         seconds.append(framedex("shard", dataset, "--remove", f"@{home / 'list.txt'}"))
         new = {name: size for name, size in files(dataset).items() if name not in before or name == "dataset.json"}

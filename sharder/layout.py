@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.core.column_rules import check_header
 from framedex.errors import FormatError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path, read_all
@@ -33,6 +34,8 @@ from framedex.storage.places import Place
 
 Row = dict[str, Any]
 
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors of headers with values of other types
+REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
 # The tables that are not in parts of a limited number of rows. A change of the dataset may divide them into files.
 FILES = (FIELDS_NAME, COLUMNS_NAME, FAILURES_NAME, SHARDS_NAME, REMOVED_NAME)
 MAX_FILES = 1 << 20  # maximum number of parts and of ranges in a header
@@ -89,11 +92,12 @@ class Numbers:
         """Return the numbers after further rows were removed, by their numbers."""
         if not len(numbers):
             return self
-        own = [np.arange(first, stop) for first, stop in self.gone.tolist()]
-        every = np.unique(np.concatenate([*own, numbers]).astype(np.int64))
-        begins = np.flatnonzero(np.diff(every, prepend=-2) > 1)
+        single = np.stack([numbers, numbers + 1], axis=1)
+        every = np.concatenate([self.gone, single]).astype(np.int64)
+        every = every[np.argsort(every[:, 0], kind="stable")]
+        begins = np.flatnonzero(every[:, 0] > np.concatenate([[-1], every[:-1, 1]]))
         ends = np.append(begins[1:], len(every)) - 1
-        return Numbers(gone=np.stack([every[begins], every[ends] + 1], axis=1))
+        return Numbers(gone=np.stack([every[begins, 0], every[ends, 1]], axis=1))
 
 
 ALL = Numbers(gone=np.zeros((0, 2), np.int64))
@@ -163,7 +167,7 @@ def file_name(name: str, number: int) -> str:
 
 
 def layout_of(header: Mapping[str, Any]) -> Layout:
-    """Return the layout that a header has. Raises KeyError, TypeError, ValueError if it is malformed."""
+    """Return the layout that a header has. Raises one of MALFORMED if it is malformed."""
     if "parts" not in header:  # the dataset was never changed
         clips, media = (
             [Part(number=number, rows=rows) for number, rows in enumerate(header[key])]
@@ -182,6 +186,10 @@ def layout_of(header: Mapping[str, Any]) -> Layout:
         if len({*numbers}) < len(numbers):
             raise ValueError("two parts have the same number")
     gone = header["gone"]
+    for earlier in header["before"]:
+        _whole([earlier[name] for name in ("generation", "clips")])
+        if type(earlier["checksum"]) is not int:
+            raise TypeError("the checksum of an earlier header is not a number")
     return Layout(
         clips=clips,
         media=media,
@@ -212,10 +220,19 @@ def _numbers(ranges: Any) -> Numbers:
 
 def read_layout(dataset: Place) -> Layout:
     """Return the layout of a dataset. Raises FormatError if its header is missing or damaged."""
+    return checked_header(dataset)[1]
+
+
+def checked_header(dataset: Place) -> tuple[Row, Layout]:
+    """Return the header of a dataset, and its layout. Raises FormatError if the header is missing or damaged."""
+    header = dataset_header(dataset)
+    check_header(header, schema.HEADER_KEYS, str(dataset / schema.HEADER), REMEDY)
     try:
-        return layout_of(dataset_header(dataset))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{schema.HEADER} is damaged", where=str(dataset), found=repr(error)) from error
+        return header, layout_of(header)
+    except MALFORMED as error:
+        raise FormatError(
+            f"{schema.HEADER} is damaged", where=str(dataset), found=repr(error), remedy=REMEDY
+        ) from error
 
 
 def dataset_header(out: Place) -> Row:

@@ -82,7 +82,7 @@ HEADER_KEYS = {
     "job": Key(kind=str, needed=False),
     "clips_per_part": Key(kind=list, element=int, most=INT32, needed=False),
     "media_per_part": Key(kind=list, element=int, most=INT32, needed=False),
-    "generation": Key(kind=int, needed=False),
+    "generation": Key(kind=int, most=INT32, needed=False),
     "parts": Key(kind=dict, needed=False),
     "files": Key(kind=dict, needed=False),
     "gone": Key(kind=dict, needed=False),

@@ -6,6 +6,8 @@ The whole manifest is never in memory.
 import contextlib
 import difflib
 import functools
+import json
+import os
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -36,12 +38,11 @@ from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium,
 from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
 from framedex.sharder.clips.labels import Labels, plain, stored_labels
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
-from framedex.sharder.layout import Layout, Numbers, layout_of
+from framedex.sharder.layout import MALFORMED, REMEDY, Layout, Numbers, layout_of
 from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
 
-REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
 CHANGED = "the dataset was changed since it was opened"
 ORDER_BYTES = 48  # bytes of memory per clip that the order of an epoch needs
 
@@ -108,13 +109,13 @@ def read_header(path: Place) -> DatasetHeader:
             views=_views(stored.get("views")),
             own=names_in(ClipRecord, stored["schema_version"]),
             filed=stored.get("columns"),
-            generation=stored.get("generation", 1),
-            before=stored.get("before", []),
+            generation=stored.get("generation") or 1,
+            before=stored.get("before") or [],
             layout=layout,
             first=first,
             proves=is_since(stored["schema_version"], tables.PROVES),
         )
-    except (KeyError, TypeError, ValueError, PolicyError) as error:
+    except (*MALFORMED, PolicyError) as error:
         raise FormatError(f"{tables.HEADER} is damaged", where=str(path), found=repr(error)) from error
 
 
@@ -182,9 +183,11 @@ class Manifest(ClipSource):
     ) -> None:
         self.path = place(path, cache).absolute()
         self.header = read_header(self.path)
+        self._header_bytes = small_bytes(self.path / tables.HEADER)
+        if (json.loads(self._header_bytes).get("generation") or 1) != self.header.generation:  # changed in between
+            raise FormatError(CHANGED, where=str(self.path), remedy="open it again")
         self.ffmpeg, self.labels, self._first = self.header.ffmpeg, self.header.labels, self.header.first
         self._locations = Locations(str(self.path), self.header.root, access)
-        self._header_bytes = small_bytes(self.path / tables.HEADER)
         self._open()
         if not self._locations.allows_root:
             self.check_locations()
@@ -204,6 +207,7 @@ class Manifest(ClipSource):
 
     def _open(self) -> None:
         # These caches are not pickled (see `__getstate__`), so each process has its own.
+        self._header_state: tuple[int, ...] = ()  # see `_file_state`; from when the header was last compared
         self._lock = threading.Lock()
         self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may need much memory in Python
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
@@ -284,6 +288,7 @@ class Manifest(ClipSource):
             FormatError: A row of the clip has impossible values.
             StorageError: The source of the clip must not be read.
         """
+        self._check_file_unchanged()
         at, recipe_at = self._at(tables.CLIPS_FOLDER, number), self._at(tables.RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not thread-safe
             row, recipe = self._row(tables.CLIPS_FOLDER, number), self._row(tables.RECIPES_FOLDER, number)
@@ -373,7 +378,20 @@ class Manifest(ClipSource):
 
     def was_changed(self) -> bool:
         """Return whether the dataset was changed since it was opened. Raises OSError, StorageError if reading fails."""
-        return small_bytes(self.path / tables.HEADER) != self._header_bytes
+        try:
+            return small_bytes(self.path / tables.HEADER) != self._header_bytes
+        except FileNotFoundError:
+            return True
+
+    def _check_file_unchanged(self) -> None:
+        """Raise FormatError if the dataset is on a disk and was changed since it was opened. This takes microseconds.
+
+        Clips of parts that are open would still be delivered after they were removed.
+        """
+        if isinstance(self.path, Path) and (state := _file_state(self.path / tables.HEADER)) != self._header_state:
+            with reading(str(self.path / tables.HEADER), REMEDY):
+                self._check_unchanged()
+            self._header_state = state
 
     def _check_unchanged(self) -> None:
         """Raise FormatError if the dataset was changed since it was opened. Raises OSError if reading fails."""
@@ -418,6 +436,7 @@ class Manifest(ClipSource):
         """The tars of the dataset, by their numbers."""
         where = str(self.path / tables.SHARDS_NAME)
         with reading(where, REMEDY):
+            self._check_unchanged()
             table = self.header.layout.read(self.path, tables.SHARDS_NAME, row_bytes=ROW_BYTES)
             if table is None:
                 return []
@@ -482,10 +501,11 @@ class Manifest(ClipSource):
         """
         found: list[pa.ChunkedArray] = []
         where = str(self.path / file)
+        with reading(where, REMEDY):
+            self._check_unchanged()
         for path in self.header.layout.paths(self.path, file):
             where = str(path)
             with reading(where, REMEDY):
-                self._check_unchanged()
                 try:
                     opened = parquet_file(path, read_dictionary=[name])
                 except KeyError as error:
@@ -646,6 +666,15 @@ class Manifest(ClipSource):
             f"similar names: {', '.join(close)}" if close else "see the column clip_id of DATASET/clips for all names"
         )
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+
+def _file_state(path: Path) -> tuple[int, ...]:
+    """Return numbers that are different after a file was replaced. They are empty if it does not exist."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _version(generation: int, checksum: int) -> str | None:

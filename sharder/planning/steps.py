@@ -279,6 +279,7 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
 
 
 REQUESTS_AT_ONCE = 256
+NO_MEDIUM = "the index has no such medium"
 PIECE_FACTS = ("frame_count", "uri", "member")
 
 
@@ -364,7 +365,7 @@ class ExplicitPiece:
             if identity is None:
                 stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
                 remedy = "index it first; a medium inside a tar or a Parquet file is called uri/member"
-                raise PolicyError("the index has no such medium", **stream, remedy=remedy)
+                raise PolicyError(NO_MEDIUM, **stream, remedy=remedy)
             medium = media.of(identity)
             frames, mask = frames_of(request, medium.timeline, self.choose, self.outside)
         except PolicyError as error:

@@ -24,15 +24,16 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import reading
 from framedex.core.words import counted
 from framedex.errors import FormatError, OutputError
-from framedex.files.changes import LOG_NAME, begun_generation, listed_names, log_change, next_generation
+from framedex.files.changes import LOG_NAME, begun_generation, listed_names, log_change, next_generation, read_changes
 from framedex.files.outputs import Output, StoredOutput, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import PartWriter, part_path, read_file, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import media_id
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
-from framedex.sharder.layout import Layout, Part, dataset_header, file_name, layout_of
+from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
 from framedex.sharder.packing.tars import INDEX_VERSION, Tar, index_path
+from framedex.sharder.planning.steps import NO_MEDIUM
 from framedex.sharder.reading import SourceFiles
 from framedex.sharder.schema import (
     CLAIM_NAME,
@@ -40,6 +41,7 @@ from framedex.sharder.schema import (
     CLIPS_PER_ROW_GROUP,
     COLUMNS_NAME,
     DELTA_COLUMNS,
+    FAILURES,
     FAILURES_NAME,
     FIELDS_NAME,
     FOLDER_NAMES,
@@ -66,7 +68,6 @@ Row = dict[str, Any]
 
 COMMAND = "shard"
 RANGES = ("range_offset", "audio_range_offset")  # columns of `recipes` with offsets into the tar
-REMEDY = "the dataset is damaged, so shard again, or copy it again from its origin"
 MULTIVIEW = "multiview_id"
 
 
@@ -120,7 +121,7 @@ def remove_from_dataset(out: Place, names: Sequence[str]) -> RemovedReport:
         unknown = []
         for name in wanted:
             possible = spellings(name, root)
-            known = [one for one in possible if one in by_name or one in failed]
+            known = [one for one in possible if one in by_name or one in failed][:1]
             rows.update(row for one in known for row in by_name.get(one, []))
             uris.update(known)
             if not known and earlier.isdisjoint(identity for one in possible for identity in _ids(one)):
@@ -159,7 +160,8 @@ def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
                 allowed=f"up to {at_most:.0%} are removed",
                 remedy=f"complete the index, or pass --prune-at-most {np.ceil(100 * len(rows) / len(media)) / 100:g}",
             )
-        return rows, {uri for uri in failures["uri"].to_pylist() if uri is not None and uri not in names}, []
+        lost = {row["uri"] for row in failures.to_pylist() if NO_MEDIUM not in row["message"]} - {None}
+        return rows, lost - names, []
 
     return _change(out, {"follow": str(index.path)}, choose, _digest(index.content()))
 
@@ -193,25 +195,24 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
     dataset_header(out)  # before a folder is created
     with _opened(out, asked | {"what": what}) as output:
         before = small_bytes(out / HEADER)
-        header = dataset_header(out)
-        with reading(str(out / HEADER), REMEDY):
-            layout = layout_of(header)
-        generation = header.get("generation", 1)
+        header, layout = checked_header(out)
+        generation = header.get("generation") or 1
+        _complete_log(output, generation)
         media = _media(out, layout)
         failures = _file_table(out, layout, FAILURES_NAME)
-        failures = pa.table({"uri": pa.array([], pa.string())}) if failures is None else failures
+        failures = FAILURES.empty_table() if failures is None else failures
         earlier_ids = _file_table(out, layout, REMOVED_NAME)
         ids = set[str]() if earlier_ids is None else {*earlier_ids["media_id"].drop_null().to_pylist()}
         rows, uris, unknown = choose(media, failures, header["root"], ids)
         gone = _Gone.of(out, header, layout, media, rows)
         lost = gone.failures(failures, media, uris)
         if not len(rows) and not np.any(lost):
-            _complete(output, generation, asked)
             _sweep(output, layout)
             return _report(gone, 0, 0, unknown)
         if not gone.left:
             raise OutputError("no clip would be left", where=str(out), remedy="delete the whole dataset instead")
-        next_one = next_generation(out, generation, COMMAND, asked)
+        begun = begun_generation(out, COMMAND, asked)
+        next_one = begun if begun is not None and begun > generation else next_generation(out, generation, COMMAND, {})
         log_change(output, next_one, COMMAND, asked)
         writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
         new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
@@ -259,10 +260,11 @@ def _opened(out: Place, asked: Row) -> Iterator[Output]:
             output.remove(CLAIM_NAME)
 
 
-def _complete(output: Output, generation: int, asked: Row) -> None:
+def _complete_log(output: Output, generation: int) -> None:
     """Complete the line of the log of a change that was killed after it had replaced the header."""
-    if begun_generation(output.where, COMMAND, asked) == generation:
-        log_change(output, generation, COMMAND, asked, {})
+    last = next(reversed(read_changes(output.where)), None)
+    if last is not None and last.counts is None and last.generation == generation:
+        log_change(output, generation, last.command, last.options, {})
 
 
 def _sweep(output: Output, layout: Layout) -> None:
@@ -320,6 +322,20 @@ def _file_table(out: Place, layout: Layout, name: str) -> pa.Table | None:
     return None if table is None else table.combine_chunks()
 
 
+def _check_numbers(out: Place, column: str, numbers: Numbers, found: NDArray[np.int64], count: int) -> None:
+    """Raise FormatError if a number in a column of `clips` is not the number of one of `count` rows."""
+    rows = numbers.row_of(found)
+    wrong = found[(rows < 0) | (rows >= count)]
+    if len(wrong):
+        raise FormatError(
+            "a clip has a number that no row has",
+            where=f"{out / CLIPS_FOLDER}, column {column}",
+            found=int(wrong[0]),
+            allowed=f"numbers of {count:,} rows",
+            remedy=REMEDY,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Gone:
     """The rows that leave a dataset.
@@ -344,7 +360,11 @@ class _Gone:
 
     @classmethod
     def of(cls, out: Place, header: Row, layout: Layout, media: pa.Table, rows: NDArray[np.int64]) -> "_Gone":
-        """Return the rows of media and their clips. If clips may not lack a view, all views of these clips leave."""
+        """Return the rows of media and their clips. If clips may not lack a view, all views of these clips leave.
+
+        Raises:
+            FormatError: A clip has the number of a medium or of a tar that the dataset lacks.
+        """
         numbers = layout.media_numbers.of_row(rows)
         clips = pa.concat_tables(
             table.select(["media_row", "shard", MULTIVIEW]).cast(
@@ -354,8 +374,11 @@ class _Gone:
         )
         of_media = clips["media_row"].to_numpy()
         shards = clips["shard"].fill_null(-1).to_numpy()
+        _check_numbers(out, "media_row", layout.media_numbers, of_media, len(media))
+        tars = layout.read(out, SHARDS_NAME, ["name"])
+        _check_numbers(out, "shard", layout.shard_numbers, shards[shards >= 0], 0 if tars is None else len(tars))
         is_gone = np.isin(of_media, numbers)
-        if (header.get("views") or {}).get("missing") == "error":
+        if (header.get("views") or {}).get("missing") in ("error", "skip"):
             shared = clips[MULTIVIEW].filter(pa.array(is_gone)).drop_null().unique()
             is_gone = is_gone | pc.is_in(clips[MULTIVIEW], shared).to_numpy()
         return cls(
@@ -473,7 +496,7 @@ class _Rewriting:
             shard_numbers=shard_numbers,
         )
 
-    def _tars(self) -> tuple[pa.Table | None, Any]:
+    def _tars(self) -> tuple[pa.Table | None, Numbers]:
         """Write the tars anew that have samples of removed clips. Return the rows of `shards`, and their numbers."""
         table, numbers = _file_table(self.out, self.layout, SHARDS_NAME), self.layout.shard_numbers
         if table is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import pickle
 import re
 import shutil
 import signal
@@ -235,13 +236,17 @@ def test_readers_that_are_open_say_to_open_the_dataset_again(place: Path) -> Non
         unread, read = ClipDataset(dataset), ClipDataset(dataset)
         last = len(read) - 1
         assert all(read[number] for number in range(len(read)))  # all tars are open
+        forked = pickle.loads(pickle.dumps(read))
         remove(dataset, 23)
-        with pytest.raises(FramedexError, match="the dataset was changed since it was opened") as error:
-            unread[last]
-        assert "open it again" in str(error.value)
-        if kind == "clips":
+        for reader in (unread, read, forked):
+            with pytest.raises(FramedexError, match="the dataset was changed since it was opened") as error:
+                reader[last]
+            assert "open it again" in str(error.value)
             with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
-                read[last]
+                reader.column("caption")
+        shutil.rmtree(dataset)
+        with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+            read[0]
 
 
 ORDERS: dict[str, dict[str, Any]] = {
@@ -362,6 +367,60 @@ def test_states_of_the_dataset_before_are_refused_if_they_cannot_be_continued(pl
         old.load_state_dict(again.state_dict())
     with pytest.raises(FramedexError, match="weights must have a value for each clip"):
         ClipSampler(changed, weights=np.ones(len(old)))
+
+
+def test_another_command_after_a_kill_does_not_harm_the_change_before(place: Path) -> None:
+    dataset = shard(place, *KINDS["clips"])
+    whole = items(dataset)
+    (place / "driver.py").write_text(DRIVER)
+
+    def killed(moment: int, number: int) -> bool:
+        name = f"videos/{NAME.format(number)}.mp4"
+        command = [sys.executable, "driver.py", str(moment), "shard", "D", "--remove", name]
+        return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode != 0
+
+    moment = 0
+    while killed(moment, 3) and json.loads((dataset / "dataset.json").read_text()).get("generation") is None:
+        moment += 1
+    for more in range(3, 9, 2):
+        assert killed(more, 4)
+        check_same(items(dataset), {name: item for name, item in whole.items() if number_of(item) != 3})
+    remove(dataset, 4)
+    check_same(items(dataset), {name: item for name, item in whole.items() if number_of(item) not in (3, 4)})
+    lines = [json.loads(line) for line in run("log", dataset, "--json").output.splitlines()]
+    assert lines[1]["counts"] is not None
+    assert lines[-1]["generation"] == json.loads((dataset / "dataset.json").read_text())["generation"]
+
+
+def test_a_dataset_without_a_table_is_not_changed(place: Path) -> None:
+    dataset = shard(place, *KINDS["clips"])
+    (dataset / "shards.parquet").unlink()
+    before = content(dataset)
+    for number in (5, 99):
+        assert "a clip has a number that no row has" in remove(dataset, number, code=1)["output"]
+        assert content(dataset) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("parts", {}), ("parts", {"clips": [], "media": []}), ("files", None), ("files", {"fields.parquet": "x"}),
+        ("gone", None), ("gone", {"media": [[3, 2]]}), ("gone", {"media": [[30, 2**31 - 1]]}), ("gone", {}),
+        ("before", 5), ("before", [[1, 2]]), ("before", [{"generation": 1}]), ("generation", "x"),
+        ("generation", 2**63), ("root", 3),
+    ],
+)  # fmt: skip
+def test_a_header_with_wrong_values_is_refused(place: Path, key: str, value: Any) -> None:
+    dataset = shard(place)
+    remove(dataset, 23, 3)
+    path = dataset / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    before = content(dataset)
+    said = remove(dataset, 4, code=1)["output"]
+    assert "framedex itself failed" not in said
+    assert content(dataset) == before
+    with pytest.raises(FramedexError):
+        ids(dataset)
 
 
 @pytest.mark.slow
