@@ -48,11 +48,12 @@ from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, MAX_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.mentions import user_columns
+from framedex.sharder.writing.output import First
 from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import shipped
 from framedex.sharder.writing.tar_filling import SHARD_BYTES, TarLayout
-from framedex.sharder.writing.writer import DatasetWriter
+from framedex.sharder.writing.writer import NEW, DatasetWriter
 from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]
@@ -129,9 +130,9 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
 
     A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
-    # `_build` also looks for a finished dataset, but only after the listing was read. With a filter, the listing is
-    # needed in any case, because the report contains the media that the filter leaves out.
-    job = _job(index, file.resolved, options)
+    # `build_pieces` also looks for a finished dataset, but only after the listing was read. With a filter, the listing
+    # is needed in any case, because the report contains the media that the filter leaves out.
+    job = job_of(index, file.resolved, options)
     if file.filter is None and (before := _finished(index, out, job, options)) is not None:
         return before
     schema = user_columns(index, file.policy.split)
@@ -152,7 +153,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
                 allowed=f"at most {MAX_VIEWS}",
             )
         facts["views"] = {"names": names, "missing": views.missing}
-    report = _build(index, out, job, schema, policy_pieces(units, file.policy), total, options, facts)
+    report = build_pieces(index, out, job, schema, policy_pieces(units, file.policy), total, options, facts)
     return replace(report, filtered=units.left_out)
 
 
@@ -175,11 +176,11 @@ def build_from_requests(
     if options.labels is not None:
         names, where = requests.user_schema.names, str(requests.path)
         facts["labels"] = checked_labels(options.labels, requests.column, names, where).stored()
-    job = _job(index, resolved, options)
-    return _build(index, out, job, requests.user_schema, pieces, len(requests), options, facts)
+    job = job_of(index, resolved, options)
+    return build_pieces(index, out, job, requests.user_schema, pieces, len(requests), options, facts)
 
 
-def _build(
+def build_pieces(
     index: Index,
     out: Place,
     job: Row,
@@ -188,18 +189,20 @@ def _build(
     total: int,
     options: ShardOptions,
     facts: Row,
+    first: First = NEW,
 ) -> ShardReport:
     """Write a dataset, or plan one slice of it.
 
     Args:
         index: The index.
         out: The folder or uri of the dataset.
-        job: The values that identify the job (see `_job`).
+        job: The values that identify the job (see `job_of`).
         user_schema: The schema of the user's columns of `clips`.
         pieces: The pieces of the plan.
         total: The final value of the progress bar: the number of media, scenes or explicit clips.
         options: The options of the run.
         facts: Further keys of the dataset's header.
+        first: The first numbers, if the clips are appended to another dataset.
     """
     index.check_locations()
     clash = SAMPLE_KEYS & set(user_schema.names)
@@ -216,7 +219,7 @@ def _build(
     if options.part is not None:
         return slices.plan_slice(out, job, pieces, run, options.part)
     tars = TarLayout(prefix="images" if options.pack == "images" else "clips", size_bytes=options.shard_bytes)
-    open_writer = functools.partial(DatasetWriter, job=job, user_schema=user_schema, tars=tars)
+    open_writer = functools.partial(DatasetWriter, job=job, user_schema=user_schema, tars=tars, first=first)
 
     def write(writer: DatasetWriter) -> ShardReport:
         if options.finish:
@@ -235,7 +238,8 @@ def _build(
                     options.on_progress(step.done, total)
         writer.check_clips(index)
         pack = {name: value for name, value in job["pack"].items() if name != "shard_bytes"}
-        return writer.commit(index=index, resolved=job["policy"], facts=pack | facts)
+        damaged = {"keep_damaged": True} if job["keep_damaged"] else {}
+        return writer.commit(index=index, resolved=job["policy"], facts=pack | damaged | facts)
 
     try:
         if isinstance(out, Stored):
@@ -262,7 +266,7 @@ def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options:
             options.on_progress(rows.done, total)
 
 
-def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
+def job_of(index: Index, resolved: Row, options: ShardOptions) -> Row:
     """Return the values that identify a job. A run with equal values continues or keeps an existing dataset."""
     pack: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
     if options.encode is not None:
@@ -298,7 +302,7 @@ def _ship(
 
     Args:
         out: The uri of the dataset.
-        job: The values that identify the job (see `_job`).
+        job: The values that identify the job (see `job_of`).
         open_writer: A function that opens the writer of the local dataset.
         write: A function that writes the whole dataset with that writer, and returns the report.
         options: The options of the run.

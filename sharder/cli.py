@@ -36,6 +36,7 @@ from framedex.options import (
     workers_option,
 )
 from framedex.records.medium import FAILED, REFUSED
+from framedex.sharder.append import append_from_policy
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.labels import label_lines, lacking, wanted_labels
@@ -60,6 +61,7 @@ Example:
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
   framedex shard INDEX --policy fps --out DATASET --pack clips --encode h264 --short-side 256
   framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
+  framedex shard INDEX --policy fps --out DATASET --append
   framedex shard DATASET --remove videos/a.mp4 --remove @taken_down.txt
   framedex shard DATASET --follow INDEX
 """
@@ -68,6 +70,13 @@ Example:
 CHANGES = ("remove", "follow", "prune_at_most", "as_json")  # options that change an existing dataset
 RULES = (
     OptionRule(all_but=CHANGES, when=lambda values: not values["remove"], beside="--remove"),
+    OptionRule(options=["append"], when=lambda values: values["policy"] is not None, needs="--policy"),
+    OptionRule(
+        options=["labels", "overwrite", "task", "finish"],
+        when=lambda values: not values["append"],
+        beside="--append",
+        why="it continues the dataset, with its labels, in one run",
+    ),
     OptionRule(options=["follow"], when=lambda values: not values["remove"], beside="--remove"),
     OptionRule(all_but=CHANGES, when=lambda values: values["follow"] is None, beside="--follow"),
     OptionRule(options=["prune_at_most"], when=lambda values: values["follow"] is not None, needs="--follow"),
@@ -161,6 +170,12 @@ RULES = (
 )
 @allow_remote_option()
 @slice_options("dataset")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Append clips of media that the existing dataset at --out does not have and never had, by the same policy and "
+    "options. Clips that are there do not change.",
+)
 @remove_option(
     "Only remove the clips of a medium from an existing dataset, which is passed instead of an INDEX. @LIST is a text "
     "file with one medium per line. Tars that have such clips are written anew without them, under other names."
@@ -188,6 +203,7 @@ def shard(
     shard_size: int,
     allow_remote: bool,
     task: Slice | None,
+    append: bool,
     remove: tuple[str, ...],
     follow: Place | None,
     prune_at_most: float,
@@ -230,7 +246,8 @@ def shard(
         )
         if policy is not None:
             skipped = opened.unusable - opened.problems[REFUSED, NO_VIDEO]
-            report = build_from_policy(opened, out, find_policy(policy), options)
+            build = append_from_policy if append else build_from_policy
+            report = build(opened, out, find_policy(policy), options)
         else:
             assert clips is not None  # either --policy or --clips was given
             wanted = ExplicitClips(clips)
@@ -311,7 +328,7 @@ def _print_summary(report: ShardReport, skipped: int, reasons: list[str]) -> Non
     if report.shards:
         parts.append(counted(report.shards, "tar"))
     if report.finished:
-        parts.append("finished before, nothing was written")
+        parts.append("finished before, nothing was written" if report.clips else "nothing was written")
     parts += [f"{counted(count, 'clip')} left out ({kind})" for kind, count in report.left_out.items()]
     if report.resumed:
         parts.append(f"{counted(report.resumed, 'clip')} taken up from an unfinished run")

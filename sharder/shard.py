@@ -16,6 +16,7 @@ from framedex.errors import PolicyError
 from framedex.execution.engines import EngineName, engine_of, processes
 from framedex.files.outputs import check_writable
 from framedex.indexer.parts.index import Index
+from framedex.sharder.append import append_from_policy
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
@@ -38,6 +39,7 @@ def shard(
     choose: Choose = "nearest",
     outside: Outside = "error",
     overwrite: bool = False,
+    append: bool = False,
     keep_damaged: bool = False,
     pack: Pack | None = None,
     shard_bytes: int = SHARD_BYTES,
@@ -68,6 +70,8 @@ def shard(
             "pad": such frames become padding. "edge": such frames become padding that repeats the first or last frame
             of the video. "drop": such frames are left out. The key `outside` of a single clip takes precedence.
         overwrite: Whether an existing dataset may be replaced.
+        append: Whether to append clips of media that the existing dataset does not have and never had. The policy and
+            all options must be those of the dataset.
         keep_damaged: Whether clips may have frames of damaged GOPs.
         pack: The data to copy into tars. "clips": every clip as a tiny video. "images": the frames of every clip as
             images. "needed": as "clips", but only for media whose packets are not byte ranges of their file. If None,
@@ -106,6 +110,8 @@ def shard(
         raise PolicyError(
             "the arguments choose and outside need clips", found="policy", remedy="use the policy's own key `choose`"
         )
+    if append and (policy is None or overwrite or labels is not None):
+        raise PolicyError("append needs a policy, and allows neither overwrite nor labels")
     written = place(out)
     check_writable(written)
     if isinstance(index, Index):
@@ -128,6 +134,8 @@ def shard(
             scratch=None if scratch is None else Path(scratch),
             on_progress=stack.enter_context(progress_bar("", shown=progress)),
         )
+        if policy is not None and append:
+            return append_from_policy(opened, written, find_policy(policy), options)
         if policy is not None:
             return build_from_policy(opened, written, find_policy(policy), options)
         assert clips is not None  # either policy or clips was given

@@ -494,8 +494,11 @@ class ClipSampler(ElasticSampler[int]):
         then = ClipSampler(clips, uneven="allow", **self._order)
         then.load_state_dict({name: value for name, value in state.items() if name != order.PICTURES})
         rest = np.fromiter(then._visit(then.epoch, partial(then._ranks.of, delivered=then._start)), np.int64)
-        now = clips.numbers[rest]
-        self._carried = _Carried(state=dict(state), clips=now[now >= 0])
+        now, new = clips.numbers[rest], np.setdiff1d(np.arange(self._count), clips.numbers)
+        if len(new):  # appended clips follow, in the order that they have among themselves in an epoch of all clips
+            every = order.epoch_order(self._count, shuffle=self.shuffle, seed=self.seed, epoch=then.epoch)
+            new = every[np.isin(every, new)]
+        self._carried = _Carried(state=dict(state), clips=np.concatenate([now[now >= 0], new]))
         self._begin(then.epoch, 0)
 
     def distinct_media(self, batch_size: int, *, epoch: int = 0) -> float:

@@ -381,12 +381,13 @@ class ExplicitPiece:
         ]
 
 
-def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
+def policy_pieces(units: Units, policy: Policy, some: Iterable[int] | None = None) -> Iterator[Piece]:
     """Yield the pieces of a policy's plan: one per medium, or one per scene.
 
     Args:
         units: The units of the policy. Their table must have the columns PIECE_FACTS of `videos`.
         policy: The policy.
+        some: The numbers of the units to plan. If None, all units are planned.
     """
     table = units.table
     frames = table.facts["frame_count"].to_numpy()
@@ -397,8 +398,9 @@ def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
     def together(unit: Unit) -> object:
         return min(unit.mentions) if units.scenes is not None else table.media_row[min(unit.mentions)]
 
-    for number, (_, some) in enumerate(itertools.groupby(units, together), 1):
-        of_piece = list(some)
+    chosen = units if some is None else units.some(some)
+    for number, (_, grouped) in enumerate(itertools.groupby(chosen, together), 1):
+        of_piece = list(grouped)
         weight = sum(int(frames[row]) for unit in of_piece if unit.stray is None for row in unit.mentions)
         yield PolicyPiece(policy=policy, units=of_piece, number=number, weight=max(1, weight))
 

@@ -5,7 +5,7 @@ scene: the mentions of all cameras that see the same thing at the same time.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import orjson
@@ -317,6 +317,29 @@ class Units:
             return [self.scenes.strays[unit - len(self.scenes.scenes)][0]]
         scene = self.scenes.scenes[unit]
         return sorted({*scene.mentions, scene.first})
+
+    def without(self, media: Set[str]) -> list[int]:
+        """Return the numbers of the units of other media than those with the given ids.
+
+        Raises:
+            PolicyError: A scene has views of both kinds of media.
+        """
+        known = pc.is_in(self.table.media_id, pa.array(sorted(media), pa.string())).to_numpy(zero_copy_only=False)
+        found = []
+        for unit in range(len(self)):
+            rows = self.rows(unit)
+            if known[rows].all():
+                continue
+            if known[rows].any() and self.scenes is not None:
+                new = [row for row in rows if not known[row]]
+                raise PolicyError(
+                    "a scene of the dataset has a new view",
+                    where=f"scene {self.scenes.scenes[unit].name}",
+                    found=", ".join(sorted(self.table.facts["uri"].take(pa.array(new)).to_pylist())),
+                    remedy="leave it out by the policy's filter, or make the dataset anew",
+                )
+            found.append(unit)
+        return found
 
     def _unit(self, unit: int, mentions: dict[int, Mention]) -> Unit:
         if self.scenes is None:

@@ -10,6 +10,8 @@ The rows of `clips` close up. The numbers by which clips refer to media and tars
 import contextlib
 import hashlib
 import json
+import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +64,7 @@ from framedex.sharder.schema import (
 from framedex.sharder.writing.whole import write_groups
 from framedex.storage.objects import upload
 from framedex.storage.places import Place, Stored, parquet_file, read_each, small_bytes, small_text
+from framedex.storage.reader import ASIDE
 from framedex.storage.uris import medium_name, spellings
 
 Row = dict[str, Any]
@@ -124,7 +127,7 @@ def remove_from_dataset(out: Place, names: Sequence[str]) -> RemovedReport:
             known = [one for one in possible if one in by_name or one in failed][:1]
             rows.update(row for one in known for row in by_name.get(one, []))
             uris.update(known)
-            if not known and earlier.isdisjoint(identity for one in possible for identity in _ids(one)):
+            if not known and earlier.isdisjoint(identity for one in possible for identity in possible_ids(one)):
                 unknown.append(name)
         return np.array(sorted(rows), np.int64), uris, unknown
 
@@ -166,7 +169,7 @@ def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
     return _change(out, {"follow": str(index.path)}, choose, _digest(index.content()))
 
 
-def _ids(name: str) -> Iterator[str]:
+def possible_ids(name: str) -> Iterator[str]:
     """Yield the ids that a medium of a name may have. It may be a medium in a file, whose name ends before a slash."""
     yield media_id(name)
     for at, character in enumerate(name):
@@ -198,11 +201,10 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         header, layout = checked_header(out)
         generation = header.get("generation") or 1
         _complete_log(output, generation)
-        media = _media(out, layout)
+        media = table_of_media(out, layout)
         failures = _file_table(out, layout, FAILURES_NAME)
         failures = FAILURES.empty_table() if failures is None else failures
-        earlier_ids = _file_table(out, layout, REMOVED_NAME)
-        ids = set[str]() if earlier_ids is None else {*earlier_ids["media_id"].drop_null().to_pylist()}
+        ids = {row["media_id"] for row in removed_of(out, layout)}
         rows, uris, unknown = choose(media, failures, header["root"], ids)
         gone = _Gone.of(out, header, layout, media, rows)
         lost = gone.failures(failures, media, uris)
@@ -211,22 +213,102 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
             return _report(gone, 0, 0, unknown)
         if not gone.left:
             raise OutputError("no clip would be left", where=str(out), remedy="delete the whole dataset instead")
-        begun = begun_generation(out, COMMAND, asked)
-        next_one = begun if begun is not None and begun > generation else next_generation(out, generation, COMMAND, {})
+        next_one = _next_generation(out, generation, asked)
         log_change(output, next_one, COMMAND, asked)
         writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
         new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
-        digest = hashlib.blake2b(str(header.get("build")).encode(), digest_size=16)
-        digest.update(json.dumps(new.facts(), sort_keys=True).encode() + b"".join(writer.digests))
-        earlier = {"generation": generation, "checksum": zlib.crc32(before), "clips": int(gone.count)}
-        own = {name: value for name, value in header.items() if name not in ("clips_per_part", "media_per_part", "job")}
-        own |= new.facts() | {"generation": next_one, "before": [*header.get("before", []), earlier]}
-        write_json_aside(output.local / HEADER, own | {"build": digest.hexdigest()})
-        output.publish(output.local / HEADER)
+        _replace_header(output, before, layout, new, next_one, {}, writer.digests)
         counts = {"media": len(rows), "clips": gone.clips, "tars": len(gone.tars), "failures": int(np.sum(lost))}
         log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
         _sweep(output, new)
         return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
+
+
+def finish_change(out: Place, asked: Row) -> None:
+    """Complete the log of a change that was killed after it had replaced the header, and delete the old files."""
+    with _opened(out, asked) as output:
+        header, layout = checked_header(out)
+        _complete_log(output, header.get("generation") or 1)
+        _sweep(output, layout)
+
+
+def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row) -> None:
+    """Make the files of a small dataset a part of a dataset.
+
+    Args:
+        out: The dataset.
+        folder: The small dataset, which was made with the first numbers that the dataset does not have.
+        before: The header of the dataset when the small one was planned.
+        facts: Keys of the header to replace.
+        asked: The options, for the log.
+
+    Raises:
+        OutputError: The dataset was changed since the small one was planned, or another run is changing it.
+    """
+    with _opened(out, asked | {"what": _digest(before.decode())}) as output:
+        if small_bytes(out / HEADER) != before:
+            raise OutputError(
+                "another run has changed the dataset meanwhile", where=str(out), remedy="run the same command again"
+            )
+        header, layout = checked_header(out)
+        added, own = checked_header(folder)
+        generation = header.get("generation") or 1
+        _complete_log(output, generation)
+        next_one = _next_generation(out, generation, asked)
+        log_change(output, next_one, COMMAND, asked)
+        adding = _Adding(output=output, out=out, folder=folder, layout=layout, added=own)
+        new = adding.written()
+        ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
+        more = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg} | facts
+        _replace_header(output, before, layout, new, next_one, more, [str(added["build"]).encode()])
+        counts = {
+            "clips": _rows(own.clips),
+            "media": _rows(own.media),
+            "tars": adding.tars,
+            "failures": adding.failures,
+        }
+        log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
+        _sweep(output, new)
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    return sum(part.rows for part in parts)
+
+
+def _next_generation(out: Place, generation: int, asked: Row) -> int:
+    """Return the generation of a change. A change that was killed before it replaced the header keeps its generation.
+
+    Args:
+        out: The dataset.
+        generation: The generation in its header.
+        asked: The options.
+    """
+    begun = begun_generation(out, COMMAND, asked)
+    return begun if begun is not None and begun > generation else next_generation(out, generation, COMMAND, {})
+
+
+def _replace_header(
+    output: Output, before: bytes, old: Layout, new: Layout, generation: int, facts: Row, digests: list[bytes]
+) -> None:
+    """Replace the header of a dataset, which makes a change visible to readers.
+
+    Args:
+        output: The dataset.
+        before: The header before the change.
+        old: The layout before the change.
+        new: The layout after it.
+        generation: The generation after it.
+        facts: Other keys to replace.
+        digests: Digests of the content that the change adds.
+    """
+    header = json.loads(before)
+    digest = hashlib.blake2b(str(header.get("build")).encode(), digest_size=16)
+    digest.update(json.dumps(new.facts(), sort_keys=True).encode() + b"".join(digests))
+    earlier = {"generation": header.get("generation") or 1, "checksum": zlib.crc32(before), "clips": _rows(old.clips)}
+    kept = {name: value for name, value in header.items() if name not in ("clips_per_part", "media_per_part", "job")}
+    kept |= new.facts() | facts | {"generation": generation, "before": [*(header.get("before") or []), earlier]}
+    write_json_aside(output.local / HEADER, kept | {"build": digest.hexdigest()})
+    output.publish(output.local / HEADER)
 
 
 def _report(gone: "_Gone", failures: int, tars: int, unknown: list[str]) -> RemovedReport:
@@ -290,7 +372,13 @@ def _names(where: Place) -> list[str]:
     ]
 
 
-def _media(out: Place, layout: Layout) -> pa.Table:
+def removed_of(out: Place, layout: Layout) -> list[Row]:
+    """Return the rows of the table `removed` of a dataset."""
+    table = _file_table(out, layout, REMOVED_NAME)
+    return [] if table is None else table.to_pylist()
+
+
+def table_of_media(out: Place, layout: Layout) -> pa.Table:
     """Return the names of all media of a dataset, with the columns `media_id`, `uri` and `member`."""
     columns = ["media_id", "uri", "member"]
     tables = _part_columns(out, layout, MEDIA_FOLDER, columns)
@@ -607,7 +695,7 @@ class _Rewriting:
     def _columns(self, name: str) -> list[int]:
         """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files."""
         found: list[int] = []
-        old = self._numbers(name)
+        old = self.layout.numbers(self.out, name)
         number, first = _next(old), 0
         for one, path in zip(old, self.layout.paths(self.out, name), strict=True):
             with reading(str(path), REMEDY), parquet_file(path) as file:
@@ -648,7 +736,7 @@ class _Rewriting:
             table: The rows. None if the dataset does not have the table.
             more: Whether the rows are added to those of earlier files.
         """
-        old = self._numbers(name)
+        old = self.layout.numbers(self.out, name)
         if table is None:
             return old
         before = None if more else _file_table(self.out, self.layout, name)
@@ -660,23 +748,108 @@ class _Rewriting:
         self._publish(target)
         return [*old, number] if more else [number]
 
-    def _numbers(self, name: str) -> list[int]:
-        """Return the numbers of the files of a table of FILES."""
-        if self.layout.files is not None:
-            return self.layout.files[name]
-        return [0] if self.layout.paths(self.out, name) else []
-
     def _publish(self, path: Path) -> None:
-        """Make a new file visible to readers. They ignore it until the header names it.
-
-        An interrupted run of the same command wrote the same bytes, if it wrote the file.
-        """
         if path.suffix == ".parquet":
             self.digests.append(hashlib.blake2b(path.read_bytes()).digest())
-        if isinstance(self.output, StoredOutput):
-            name = path.relative_to(self.output.local).as_posix()
-            upload(path, f"{self.output.where}/{name}")
-            path.unlink()
+        _publish(self.output, path)
+
+
+def _publish(output: Output, path: Path) -> None:
+    """Make a new file visible to readers. They ignore it until the header names it.
+
+    An interrupted run of the same command wrote the same bytes, if it wrote the file.
+    """
+    if isinstance(output, StoredOutput):
+        upload(path, f"{output.where}/{path.relative_to(output.local).as_posix()}")
+        path.unlink()
+
+
+@dataclass(kw_only=True)
+class _Adding:
+    """Makes the files of a small dataset files of a dataset.
+
+    Attributes:
+        output: The dataset.
+        out: The place from which its files are read.
+        folder: The small dataset.
+        layout: The files of the dataset.
+        added: The files of the small dataset.
+        tars: The number of tars that were added.
+        failures: The number of failures that were added.
+    """
+
+    output: Output
+    out: Place
+    folder: Path
+    layout: Layout
+    added: Layout
+    tars: int = 0
+    failures: int = 0
+
+    def written(self) -> Layout:
+        """Add all files, and return the new layout."""
+        for row in self._rows(self.folder, self.added, SHARDS_NAME):
+            self.tars += 1
+            for path in (Path(row["name"]), index_path(Path(row["name"]))):
+                self._copy(self.folder / path, self.output.local / path)
+        numbers = {
+            name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in (FIELDS_NAME, COLUMNS_NAME)
+        }
+        numbers |= {REMOVED_NAME: self.layout.numbers(self.out, REMOVED_NAME)}
+        for name, columns in ((FAILURES_NAME, FAILURES), (SHARDS_NAME, SHARDS)):
+            numbers[name] = self._joined(name, columns)
+        return replace(
+            self.layout,
+            clips=[*self.layout.clips, *self._parts(self.layout.clips, self.added.clips, RECIPES_FOLDER, CLIPS_FOLDER)],
+            media=[*self.layout.media, *self._parts(self.layout.media, self.added.media, MEDIA_FOLDER)],
+            files=numbers,
+        )
+
+    @staticmethod
+    def _rows(place: Place, layout: Layout, name: str) -> list[Row]:
+        table = _file_table(place, layout, name)
+        return [] if table is None else table.to_pylist()
+
+    def _parts(self, old: Sequence[Part], added: Sequence[Part], *folders: str) -> list[Part]:
+        first = _next(part.number for part in old)
+        found = [replace(part, number=first + at) for at, part in enumerate(added)]
+        for folder in folders:
+            for part, new in zip(added, found, strict=True):
+                target = part_path(self.output.local / folder, new.number)
+                self._copy(part_path(self.folder / folder, part.number), target)
+        return found
+
+    def _file(self, name: str) -> list[int]:
+        """Add the file of `fields` or `columns`, and return its number."""
+        number = max(1, _next(self.layout.numbers(self.out, name)))
+        for path in self.added.paths(self.folder, name):
+            self._copy(Path(str(path)), self.output.local / file_name(name, number))
+            return [number]
+        return []
+
+    def _joined(self, name: str, columns: pa.Schema) -> list[int]:
+        """Write all rows of a table into a new file if rows are added, and return the numbers of its files."""
+        old, rows = self.layout.numbers(self.out, name), self._rows(self.folder, self.added, name)
+        if name == FAILURES_NAME:
+            self.failures = len(rows)
+        if not rows:
+            return old
+        target = self.output.local / file_name(name, number := max(1, _next(old)))
+        write_part(target, table_of([*self._rows(self.out, self.layout, name), *rows], columns), version=SCHEMA_VERSION)
+        _publish(self.output, target)
+        return [number]
+
+    def _copy(self, path: Path, target: Path) -> None:
+        """Make a file of the small dataset a file of the dataset, too, if possible without a copy of its content."""
+        target.parent.mkdir(exist_ok=True)
+        aside = target.with_name(ASIDE + target.name)
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(path, aside)
+        except OSError:  # the file system has no links, or it is another one
+            shutil.copyfile(path, aside)
+        os.replace(aside, target)
+        _publish(self.output, target)
 
 
 def _next(numbers: Any) -> int:

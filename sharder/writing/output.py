@@ -96,7 +96,22 @@ class Checkpoint:
     digest: str = ""
 
 
-def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """The first numbers of clips that are appended to a dataset. All are 0 for a new dataset.
+
+    Attributes:
+        clip: The number in the name of the first sample in a tar.
+        medium: The number of the first medium.
+        tar: The number of the first tar.
+    """
+
+    clip: int = 0
+    medium: int = 0
+    tar: int = 0
+
+
+def take_up(folder: Path, job: Row, *, overwrite: bool, first_tar: int = 0) -> list[Checkpoint]:
     """Prepare the folder of an unfinished dataset, so that this run can continue after the last checkpoint.
 
     Files that belong to no checkpoint are removed.
@@ -105,6 +120,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
         folder: The folder of the unfinished dataset.
         job: The values that identify the job. A run can only continue a dataset with equal values.
         overwrite: Whether to start again if the dataset belongs to another job.
+        first_tar: The number of the first tar.
 
     Returns:
         The checkpoints so far.
@@ -135,7 +151,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
     for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
         for number in part_numbers(folder / name)[count:]:
             part_path(folder / name, number).unlink()
-    kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
+    kept = first_tar + sum(len(checkpoint.shards) for checkpoint in checkpoints)
     for tar in (folder / schema.SHARDS_FOLDER).glob("*"):
         if (match := schema.TAR_NAME.fullmatch(tar.name)) and int(match[2]) >= kept:
             tar.unlink()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
@@ -53,7 +54,9 @@ Row = dict[str, Any]
 ROWS_AT_ONCE = 1 << 18
 
 
-def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_parts: int) -> list[str]:
+def write_columns(
+    folder: Path, schema: pa.Schema, *, clips_parts: int, media_parts: int, first_medium: int = 0
+) -> list[str]:
     """Write the tables `fields` and `columns` from the parts of an unfinished dataset.
 
     Args:
@@ -61,6 +64,7 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         schema: The schema of `clips`, including the user's columns.
         clips_parts: The number of parts of `clips`.
         media_parts: The number of parts of `media`.
+        first_medium: The number of the first medium.
 
     Returns:
         The names of the user's columns in the table `columns`. Columns of lists, structs and bytes are only in the
@@ -81,7 +85,7 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         kept = [name for name in FIELDS.names if name in CLIPS.names]
         clips = part.read([*kept, *lists, *(field.name for field in own)], use_threads=False)
         frames = {name: clip_source.frame_field(name, clips[of]) for name, of in clip_source.FRAME_FIELDS.items()}
-        shared = media.take(clips["media_row"])
+        shared = media.take(pc.subtract(clips["media_row"], first_medium))
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
         # If the user has no such columns, there is only one writer.
         for writer, table in zip(writers, (pa.table(given), clips), strict=False):
@@ -208,7 +212,15 @@ def write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]
 
 
 def write_whole(
-    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row, job: Row
+    folder: Path,
+    done: list[Checkpoint],
+    schema: pa.Schema,
+    *,
+    index: Index,
+    resolved: Row,
+    facts: Row,
+    job: Row,
+    first_medium: int = 0,
 ) -> None:
     """Complete a dataset whose parts are written: write all other files, and remove the checkpoints and the job.
 
@@ -220,6 +232,7 @@ def write_whole(
         resolved: The policy, with all defaults filled in.
         facts: The options of packing, and other keys of the header.
         job: The values that identify the job. A run with equal values writes the same dataset.
+        first_medium: The number of the first medium.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
@@ -232,7 +245,7 @@ def write_whole(
         for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
             write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
         clips, media = [0], [0]
-    names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media))
+    names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media), first_medium=first_medium)
     digests = "".join(checkpoint.digest for checkpoint in done)
     header = {
         "format": FORMAT,

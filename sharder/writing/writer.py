@@ -36,7 +36,7 @@ from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import Tar
 from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, MEDIA_FOLDER, SHARDS_FOLDER
 from framedex.sharder.selection.mentions import no_clips
-from framedex.sharder.writing.output import Checkpoint, check_output, note, publish, take_up, unfinished_of
+from framedex.sharder.writing.output import Checkpoint, First, check_output, note, publish, take_up, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
 from framedex.sharder.writing.report import ShardReport
 from framedex.sharder.writing.tar_filling import TarFilling, TarLayout
@@ -50,7 +50,7 @@ FAILURES_PER_CHECKPOINT = 65_536
 MAX_ITEMS_A_TAR = 65_536
 KEY_DIGITS = 9
 COPIES_IN_FLIGHT = 4  # number of clips that are copied in the background, so that the copying thread is always busy
-DEFAULT_TARS = TarLayout()
+DEFAULT_TARS, NEW = TarLayout(), First()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,6 +203,7 @@ class DatasetWriter:
         user_schema: The schema of the user's columns of `clips`.
         overwrite: Whether a dataset at `out` may be replaced.
         tars: The names and the maximum size of the tars, for clips with members.
+        first: The first numbers, if the clips are appended to another dataset.
         on_tar: A function that is called in the background with the path of each tar, after the line of its checkpoint
             is written.
 
@@ -218,8 +219,10 @@ class DatasetWriter:
         user_schema: pa.Schema,
         overwrite: bool,
         tars: TarLayout = DEFAULT_TARS,
+        first: First = NEW,
         on_tar: Callable[[Path], None] | None = None,
     ) -> None:
+        self._first = first
         self.folder = unfinished_of(out)
         self._named, self._out, self._overwrite = out, Path(os.path.realpath(out)), overwrite
         self._job, self._layout = job, tars
@@ -235,12 +238,17 @@ class DatasetWriter:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(self.folder))
-                self._progress.checkpoints = take_up(self.folder, self._job, overwrite=self._overwrite)
-                self._media_rows = {name: row for row, name in enumerate(self._progress.media_ids())}
+                self._progress.checkpoints = take_up(
+                    self.folder, self._job, overwrite=self._overwrite, first_tar=self._first.tar
+                )
+                written = enumerate(self._progress.media_ids(), self._first.medium)
+                self._media_rows = {name: row for row, name in written}
             except OSError as error:
                 raise OutputError("the output folder cannot be written", where=str(self.folder), found=error) from error
             self._held = stack.pop_all()
-        self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
+        self._filling = TarFilling(
+            self.folder / SHARDS_FOLDER, self._layout, number=self._first.tar + self._progress.shards
+        )
         self.done = sum(checkpoint.items for checkpoint in self._progress.checkpoints)
         return self
 
@@ -277,7 +285,7 @@ class DatasetWriter:
         # Checked again, because `settle` may have dropped a stale clip, which makes room in the tar.
         if not self._filling.has_room(members):
             self._checkpoint()
-        number = self._progress.clips + len(self._tables.clips) + len(self._filling.copying)
+        number = self._first.clip + self._progress.clips + len(self._tables.clips) + len(self._filling.copying)
         self._filling.add(f"{number:0{KEY_DIGITS}d}", clip, members)
 
     def add_planned(self, planned: PlannedRows) -> None:
@@ -342,7 +350,7 @@ class DatasetWriter:
     def _media_row(self, identity: str, columns: Callable[[], Row]) -> int:
         """Return the row number of a medium in `media`. If the medium has no row yet, add the row."""
         if identity not in self._media_rows:
-            self._media_rows[identity] = len(self._media_rows)
+            self._media_rows[identity] = self._first.medium + len(self._media_rows)
             self._tables.media.append(columns())
         return self._media_rows[identity]
 
@@ -385,7 +393,16 @@ class DatasetWriter:
         self._checkpoint()
         self._progress.wait()
         done = self._progress.checkpoints
-        write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts, job=self._job)
+        write_whole(
+            self.folder,
+            done,
+            self._schema,
+            index=index,
+            resolved=resolved,
+            facts=facts,
+            job=self._job,
+            first_medium=self._first.medium,
+        )
         publish(self.folder, self._out, overwrite=self._overwrite)
         return ShardReport(
             out=self._named,

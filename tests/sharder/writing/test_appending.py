@@ -1,0 +1,147 @@
+"""Clips of further media are appended to a dataset. Clips that are there do not change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framedex import ClipDataset, ClipSampler, FramedexError
+from tests.sharder.writing.test_removing import (
+    KINDS,
+    check_same,
+    check_tables,
+    check_verified,
+    items,
+    number_of,
+    remove,
+)
+from tests.support.datasets import content, run
+from tests.support.living import COUNT, NAME
+
+Medium = Callable[[str], Path]
+POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 3, val: 1}}}"
+
+
+@pytest.fixture
+def place(tmp_path: Path, medium: Medium) -> Path:
+    """Return a folder with videos of several kinds."""
+    (tmp_path / "videos").mkdir()
+    kinds = ("h264_open_gop.mp4", "h264_single.mp4", "h264_audio.mp4")
+    for number in range(COUNT):
+        shutil.copy(medium(kinds[number % len(kinds)]), tmp_path / "videos" / f"{NAME.format(number)}.mp4")
+    return tmp_path
+
+
+def index_of(place: Path, numbers: Sequence[int], out: str = "INDEX", more: str = "") -> Path:
+    """Index some of the videos, with labels."""
+    rows = [f"videos/{NAME.format(number)}.mp4,caption of {number:02d},{'abc'[number // 10]}" for number in numbers]
+    text = "\n".join([f"uri,caption,label{more}", *(row + more for row in rows)])
+    (place / f"{out}.csv").write_text(text + "\n")
+    run("index", place / f"{out}.csv", "--out", place / out)
+    return place / out
+
+
+def shard(place: Path, out: Path, *options: str, policy: str = POLICY, code: int = 0) -> dict[str, Any]:
+    said = run("shard", place, "--policy", policy, "--out", out, "--json", *options, code=code)
+    return dict(json.loads(said.output)) if code == 0 else {"output": said.output}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dataset_grows_and_is_like_one_made_at_once(place: Path, kind: str) -> None:
+    dataset, labels = place / "D", ["--labels", "label"]
+    shard(index_of(place, range(8)), dataset, *KINDS[kind], *labels)
+    before = items(dataset)
+    files = {name: mark for name, mark in content(dataset).items() if name.startswith(("clips/", "shards/", "media/"))}
+    grown = index_of(place, range(16))
+    report = shard(grown, dataset, *KINDS[kind], "--append")
+    assert report["media"] == 8
+    assert files.items() <= content(dataset).items(), "clips, media and tars that were there did not change"
+    assert ClipDataset(dataset).manifest.labels.numbers == {"a": 0, "b": 1}
+    check_same(dict(list(items(dataset).items())[: len(before)]), before)
+    after = content(dataset)
+    assert shard(grown, dataset, *KINDS[kind], "--append")["finished"]
+    assert content(dataset) == after
+    check_verified(dataset)
+    check_tables(dataset)
+    index_of(place, range(COUNT))
+    shard(grown, dataset, *KINDS[kind], "--append")
+    assert ClipDataset(dataset).manifest.labels.numbers == {"a": 0, "b": 1, "c": 2}
+    at_once = place / "AT_ONCE"
+    shard(grown, at_once, *KINDS[kind], *labels)
+    check_same(items(dataset), items(at_once))
+    check_verified(dataset)
+    check_tables(dataset)
+    assert not list(place.glob("D.*"))
+    lines = [json.loads(line) for line in run("log", dataset, "--json").output.splitlines()]
+    assert [(line["generation"], line["counts"]["media"]) for line in lines] == [(1, 8), (2, 8), (3, 8)]
+
+
+def test_removed_media_are_not_added_again(place: Path) -> None:
+    dataset = place / "D"
+    grown = index_of(place, range(8))
+    shard(grown, dataset, *KINDS["clips"])
+    remove(dataset, 2, 7)
+    index_of(place, range(16))
+    shard(grown, dataset, *KINDS["clips"], "--append")
+    found = items(dataset)
+    assert {number_of(item) for item in found.values()} == {*range(16)} - {2, 7}
+    at_once = place / "AT_ONCE"
+    shard(grown, at_once, *KINDS["clips"])
+    check_same(found, {name: item for name, item in items(at_once).items() if number_of(item) not in (2, 7)})
+    remove(dataset, 0, 1, 12)
+    check_verified(dataset)
+    check_tables(dataset)
+    index_of(place, range(COUNT))
+    shard(grown, dataset, *KINDS["clips"], "--append")
+    expected = {name: item for name, item in items(dataset).items() if number_of(item) < 16}
+    check_same({name: item for name, item in found.items() if number_of(item) not in (0, 1, 12)}, expected)
+    check_verified(dataset)
+    check_tables(dataset)
+
+
+def test_another_plan_is_refused_with_the_first_difference(place: Path) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset, *KINDS["clips"])
+    before = content(dataset)
+    index_of(place, range(16))
+    other = POLICY.replace("frames: 2", "frames: 3")
+    said = shard(grown, dataset, *KINDS["clips"], "--append", policy=other, code=1)["output"]
+    assert "policy, frames" in said
+    assert "found:   3" in said
+    assert "option pack" in shard(grown, dataset, "--append", code=1)["output"]
+    assert "option damaged" in shard(grown, dataset, *KINDS["clips"], "--damaged=keep", "--append", code=1)["output"]
+    more = index_of(place, range(16), "MORE", ",weather")
+    assert "column weather" in shard(more, dataset, *KINDS["clips"], "--append", code=1)["output"]
+    assert "has no effect with --append" in shard(grown, dataset, "--append", "--overwrite", code=2)["output"]
+    assert "is not a framedex dataset" in shard(grown, place / "NEW", "--append", code=1)["output"]
+    assert content(dataset) == before
+    assert not list(place.glob("D.*"))
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "share": 2}])
+def test_an_epoch_goes_on_over_the_old_clips_and_then_the_new(place: Path, options: dict[str, Any]) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset)
+    clips = ClipDataset(dataset)
+    old = [clips.clip(number).clip_id for number in ClipSampler(clips, seed=3, **options)]
+    state = ClipSampler(clips, seed=3, **options).state_dict(delivered=5)
+    index_of(place, range(16))
+    shard(grown, dataset, "--append")
+    remove(dataset, 1, 9)
+    now = ClipDataset(dataset)
+    sampler = ClipSampler(now, seed=3, **options)
+    sampler.load_state_dict(state)
+    found = [now.clip(number).clip_id for number in sampler]
+    there = items(dataset)
+    rest = [name for name in old[5:] if name in there]
+    assert found[: len(rest)] == rest
+    assert sorted(found[len(rest) :]) == sorted({*there} - {*old})
+    assert sorted(sampler) == list(range(len(now)))
+    with pytest.raises(FramedexError, match="weights must have a value"):
+        ClipSampler(now, weights=np.ones(len(clips)))
