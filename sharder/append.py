@@ -22,7 +22,7 @@ from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import ShardOptions, build_pieces, job_of
 from framedex.sharder.clips.labels import stored_labels
-from framedex.sharder.layout import REMEDY, Layout, Numbers, checked_header
+from framedex.sharder.layout import REMEDY, Layout, Numbers, checked_header, dataset_header
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
@@ -49,6 +49,7 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
         OutputError: The plan differs from that of the dataset, or another run is changing the dataset.
         NoClipsError: No clip of the new media can be made. Nothing is appended.
     """
+    dataset_header(out)  # for an error that is about the whole dataset
     before = small_bytes(out / HEADER)
     header, layout = checked_header(out)
     job = job_of(index, file.resolved, options)
