@@ -26,11 +26,28 @@ from framedex.sharder.layout import REMEDY, Layout, Numbers, checked_header, dat
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.schema import CLIPS, CLIPS_FOLDER, FAILURES_NAME, HEADER, POLICY_NAME, SCHEMA_VERSION, SHARDS_NAME
+from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    HEADER,
+    OWN_NAME,
+    POLICY_NAME,
+    SCHEMA_VERSION,
+    SHARDS_NAME,
+)
 from framedex.sharder.selection.mentions import user_columns
-from framedex.sharder.writing.changing import append_dataset, finish_change, possible_ids, removed_of, table_of_media
+from framedex.sharder.writing.changing import (
+    append_dataset,
+    digest_of,
+    finish_change,
+    names_of,
+    possible_ids,
+    removed_of,
+    table_of_media,
+)
 from framedex.sharder.writing.output import First
-from framedex.sharder.writing.report import ShardReport, with_labels
+from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.storage.places import Place, local_of, parquet_file, small_bytes, small_text
 
 Row = dict[str, Any]
@@ -65,9 +82,10 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
     asked = {"append": True, "index": str(index.path), "index_generation": index.generation}
     folder = _folder_beside(out, options)
     nothing = ShardReport(out=out, clips=0, media=0, frames=0, shards=0, resumed=0, failures=[], finished=True)
+    what = digest_of(index.content(), str(job["policy"]))
     if not new:
-        finish_change(out, asked)
-        shutil.rmtree(folder, ignore_errors=True)
+        finish_change(out, asked, what)
+        _remove(folder)
         return replace(nothing, filtered=units.left_out)
     tars = layout.read(out, SHARDS_NAME, ["name"])
     first = First(
@@ -80,14 +98,16 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
     views = _views(header, [] if units.scenes is None else units.scenes.names)
     job |= {"appended_to": hashlib.blake2b(before, digest_size=16).hexdigest()}
     pieces = policy_pieces(units, file.policy, new)
+    own = replace(options, overwrite=True, labels=None)
+    report = finished_report(folder, job, index)  # of a run that was killed when it changed the dataset
     try:
-        report = build_pieces(
-            index, folder, job, schema, pieces, len(new), replace(options, overwrite=True, labels=None), {}, first
-        )
+        if report is None:
+            _remove(folder)
+            report = build_pieces(index, folder, job, schema, pieces, len(new), own, {}, first)
     except NoClipsError as error:
         return replace(nothing, failures=error.failures, filtered=units.left_out)
-    append_dataset(out, folder, before=before, facts=labels | views, asked=asked)
-    shutil.rmtree(folder)
+    append_dataset(out, folder, before=before, facts=labels | views, asked=asked, what=what)
+    _remove(folder)
     return with_labels(replace(report, out=out, filtered=units.left_out), None)
 
 
@@ -100,6 +120,21 @@ def _folder_beside(out: Place, options: ShardOptions) -> Path:
     base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if options.scratch is None else options.scratch
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     return base / f"append-{name}"
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder in which clips were written first. Raises OutputError if it has other files."""
+    if not folder.exists():
+        return
+    other = [name for name in names_of(folder) if not OWN_NAME.fullmatch(name)]
+    if other:
+        raise OutputError(
+            "the folder in which new clips are written first has other files",
+            where=str(folder),
+            found=", ".join(other[:5]),
+            remedy="rename the folder",
+        )
+    shutil.rmtree(folder)
 
 
 def _next(numbers: Numbers, rows: int) -> int:

@@ -131,7 +131,7 @@ def remove_from_dataset(out: Place, names: Sequence[str]) -> RemovedReport:
                 unknown.append(name)
         return np.array(sorted(rows), np.int64), uris, unknown
 
-    return _change(out, {"remove": len(wanted)}, choose, _digest(*wanted))
+    return _change(out, {"remove": len(wanted)}, choose, digest_of(*wanted))
 
 
 def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
@@ -166,7 +166,7 @@ def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
         lost = {row["uri"] for row in failures.to_pylist() if NO_MEDIUM not in row["message"]} - {None}
         return rows, lost - names, []
 
-    return _change(out, {"follow": str(index.path)}, choose, _digest(index.content()))
+    return _change(out, {"follow": str(index.path)}, choose, digest_of(index.content()))
 
 
 def possible_ids(name: str) -> Iterator[str]:
@@ -180,7 +180,8 @@ def possible_ids(name: str) -> Iterator[str]:
 Choose = Callable[[pa.Table, pa.Table, str, set[str]], tuple[NDArray[np.int64], set[str], list[str]]]
 
 
-def _digest(*texts: str) -> str:
+def digest_of(*texts: str) -> str:
+    """Return a digest of texts as 32 hex digits."""
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
@@ -224,15 +225,18 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
 
 
-def finish_change(out: Place, asked: Row) -> None:
-    """Complete the log of a change that was killed after it had replaced the header, and delete the old files."""
-    with _opened(out, asked) as output:
+def finish_change(out: Place, asked: Row, what: str) -> None:
+    """Complete the log of a change that was killed after it had replaced the header, and delete the old files.
+
+    `asked` and `what` are as in `append_dataset`.
+    """
+    with _opened(out, asked | {"what": what}) as output:
         header, layout = checked_header(out)
         _complete_log(output, header.get("generation") or 1)
         _sweep(output, layout)
 
 
-def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row) -> None:
+def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row, what: str) -> None:
     """Make the files of a small dataset a part of a dataset.
 
     Args:
@@ -241,11 +245,12 @@ def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked
         before: The header of the dataset when the small one was planned.
         facts: Keys of the header to replace.
         asked: The options, for the log.
+        what: A digest of the index and the policy.
 
     Raises:
         OutputError: The dataset was changed since the small one was planned, or another run is changing it.
     """
-    with _opened(out, asked | {"what": _digest(before.decode())}) as output:
+    with _opened(out, asked | {"what": what}) as output:
         if small_bytes(out / HEADER) != before:
             raise OutputError(
                 "another run has changed the dataset meanwhile", where=str(out), remedy="run the same command again"
@@ -355,12 +360,12 @@ def _sweep(output: Output, layout: Layout) -> None:
     if (shards := layout.read(output.where, SHARDS_NAME, ["name"])) is not None:
         tars = [Path(name) for name in shards["name"].to_pylist()]
         kept.update(str(path) for tar in tars for path in (tar, index_path(tar)))
-    for name in _names(output.where):
+    for name in names_of(output.where):
         if OWN_NAME.fullmatch(name) and name not in kept:
             output.remove(name)
 
 
-def _names(where: Place) -> list[str]:
+def names_of(where: Place) -> list[str]:
     """Return the names of all files of a dataset, relative to it."""
     if isinstance(where, Stored):
         return where.names()

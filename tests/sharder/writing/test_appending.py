@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,14 @@ from tests.sharder.writing.test_removing import (
     check_same,
     check_tables,
     check_verified,
+    ids,
     items,
     number_of,
     remove,
 )
 from tests.support.datasets import content, run
-from tests.support.living import COUNT, NAME
+from tests.support.living import COUNT, DRIVER, NAME
+from tests.support.running import environment
 
 Medium = Callable[[str], Path]
 POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 3, val: 1}}}"
@@ -145,3 +150,44 @@ def test_an_epoch_goes_on_over_the_old_clips_and_then_the_new(place: Path, optio
     assert sorted(sampler) == list(range(len(now)))
     with pytest.raises(FramedexError, match="weights must have a value"):
         ClipSampler(now, weights=np.ones(len(clips)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["reference", "clips"])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, kind: str) -> None:
+    dataset, grown = place / "D", index_of(place, range(6))
+    shard(grown, dataset, *KINDS[kind])
+    remove(dataset, 2)
+    index_of(place, range(12))
+    (place / "driver.py").write_text(DRIVER)
+    (place / "policy.yaml").write_text(POLICY)
+    old = ids(dataset)
+    shutil.copytree(dataset, place / "OLD")
+
+    def call(moment: int = 10_000) -> int:
+        asked = ["shard", "INDEX", "--policy", "policy.yaml", "--out", "D", "--append", "--workers", "0", *KINDS[kind]]
+        command = [sys.executable, "driver.py", str(moment), *asked]
+        return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode
+
+    def restore() -> None:
+        for folder in place.glob("D*"):
+            shutil.rmtree(folder)
+        shutil.copytree(place / "OLD", dataset)
+
+    assert call() == 0
+    new, files = ids(dataset), content(dataset)
+    assert new[: len(old)] == old
+    assert len(new) > len(old)
+    moments = 0
+    restore()
+    while (code := call(moments)) != 0:
+        assert code == -signal.SIGKILL
+        assert ids(dataset) in (old, new), moments
+        assert call() == 0
+        assert content(dataset) == files, moments
+        assert [path.name for path in place.glob("D*")] == ["D"]
+        lines = run("log", dataset, "--json").output.splitlines()
+        assert [json.loads(line)["counts"] is not None for line in lines] == [True] * 3
+        moments += 1
+        restore()
+    assert moments >= 8
