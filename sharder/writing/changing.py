@@ -374,6 +374,7 @@ def names_of(where: Place) -> list[str]:
         for folder in (where, *(where / name for name in FOLDER_NAMES))
         if folder.is_dir()
         for path in folder.iterdir()
+        if path.name not in FOLDER_NAMES
     ]
 
 
@@ -854,6 +855,7 @@ class _Adding:
         except OSError:  # the file system has no links, or it is another one
             shutil.copyfile(path, aside)
         os.replace(aside, target)
+        aside.unlink(missing_ok=True)  # it stays if both names already stood for the same file
         _publish(self.output, target)
 
 
