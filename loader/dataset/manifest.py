@@ -242,7 +242,7 @@ class Manifest(ClipSource):
         with reading(where, REMEDY):
             removed = self.header.layout.read(self.path, tables.REMOVED_NAME)
             if removed is None:
-                return None
+                removed = tables.REMOVED.empty_table()
             check_columns(removed.schema, tables.REMOVED, where, REMEDY)
             before = [(int(one["generation"]), int(one["checksum"]), int(one["clips"])) for one in self.header.before]
             return EarlierClips(
