@@ -36,8 +36,9 @@ from framedex.options import (
     workers_option,
 )
 from framedex.records.medium import FAILED, REFUSED
-from framedex.sharder.append import append_from_policy
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
+from framedex.sharder.changing.append import append_from_policy
+from framedex.sharder.changing.remove import RemovedReport, follow_index, remove_from_dataset
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.labels import label_lines, lacking, wanted_labels
 from framedex.sharder.packing.pack import PACKS
@@ -45,7 +46,6 @@ from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.schema import FAILURES_NAME
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
-from framedex.sharder.writing.changing import RemovedReport, follow_index, remove_from_dataset
 from framedex.sharder.writing.output import kept_items, unfinished_of
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.places import Access, Place, Stored, local_of

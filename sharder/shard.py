@@ -16,8 +16,8 @@ from framedex.errors import PolicyError
 from framedex.execution.engines import EngineName, engine_of, processes
 from framedex.files.outputs import check_writable
 from framedex.indexer.parts.index import Index
-from framedex.sharder.append import append_from_policy
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
+from framedex.sharder.changing.append import append_from_policy
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
 from framedex.sharder.packing.pack import PACKS, AudioFormat, Pack

@@ -1,19 +1,10 @@
 """Remove media from a dataset: their clips, their rows, and their samples in tars, to the last byte.
 
-A change writes new parts and tars, then a header that names them, and then deletes the files that the header does not
-name any more. Replacing the header is atomic, on a disk and in object storage, so readers see the dataset before or
-after the change. If a run is killed, the same command completes the change.
-
 The rows of `clips` close up. The numbers by which clips refer to media and tars stay as they are (`layout.Numbers`).
 """
 
-import contextlib
 import hashlib
-import json
-import os
-import shutil
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +17,27 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import reading
 from framedex.core.words import counted
 from framedex.errors import FormatError, OutputError
-from framedex.files.changes import LOG_NAME, begun_generation, listed_names, log_change, next_generation, read_changes
-from framedex.files.outputs import Output, StoredOutput, opened_output, remove_unfinished, write_json_aside
+from framedex.files.changes import listed_names, log_change
+from framedex.files.outputs import Output
 from framedex.files.parquet_parts import PartWriter, part_path, read_file, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import media_id
+from framedex.sharder.changing.change import (
+    COMMAND,
+    complete_log,
+    digest_of,
+    generation_of_change,
+    next_number,
+    opened_dataset,
+    part_columns,
+    possible_ids,
+    publish,
+    removed_of,
+    replace_header,
+    sweep,
+    table_in_files,
+    table_of_media,
+)
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
@@ -38,7 +45,6 @@ from framedex.sharder.packing.tars import INDEX_VERSION, Tar, index_path
 from framedex.sharder.planning.steps import NO_MEDIUM
 from framedex.sharder.reading import SourceFiles
 from framedex.sharder.schema import (
-    CLAIM_NAME,
     CLIPS_FOLDER,
     CLIPS_PER_ROW_GROUP,
     COLUMNS_NAME,
@@ -46,12 +52,9 @@ from framedex.sharder.schema import (
     FAILURES,
     FAILURES_NAME,
     FIELDS_NAME,
-    FOLDER_NAMES,
     HEADER,
     MEDIA_FOLDER,
     MEDIA_PER_ROW_GROUP,
-    OWN_NAME,
-    POLICY_NAME,
     RECIPES_FOLDER,
     REMOVED,
     REMOVED_NAME,
@@ -62,16 +65,16 @@ from framedex.sharder.schema import (
     TAR_NAME,
 )
 from framedex.sharder.writing.whole import write_groups
-from framedex.storage.objects import upload
-from framedex.storage.places import Place, Stored, parquet_file, read_each, small_bytes, small_text
-from framedex.storage.reader import ASIDE
+from framedex.storage.places import Place, parquet_file, small_bytes, small_text
 from framedex.storage.uris import medium_name, spellings
 
 Row = dict[str, Any]
 
-COMMAND = "shard"
 RANGES = ("range_offset", "audio_range_offset")  # columns of `recipes` with offsets into the tar
 MULTIVIEW = "multiview_id"
+
+
+Choose = Callable[[pa.Table, pa.Table, str, set[str]], tuple[NDArray[np.int64], set[str], list[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,22 +172,6 @@ def follow_index(out: Place, index: Index, *, at_most: float) -> RemovedReport:
     return _change(out, {"follow": str(index.path)}, choose, digest_of(index.content()))
 
 
-def possible_ids(name: str) -> Iterator[str]:
-    """Yield the ids that a medium of a name may have. It may be a medium in a file, whose name ends before a slash."""
-    yield media_id(name)
-    for at, character in enumerate(name):
-        if character == "/":
-            yield media_id(name[:at], member=name[at + 1 :])
-
-
-Choose = Callable[[pa.Table, pa.Table, str, set[str]], tuple[NDArray[np.int64], set[str], list[str]]]
-
-
-def digest_of(*texts: str) -> str:
-    """Return a digest of texts as 32 hex digits."""
-    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
-
-
 def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
     """Remove the media that a function chooses, and everything that an interrupted change left.
 
@@ -197,223 +184,38 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         what: A digest of the operands, because the log does not name media.
     """
     dataset_header(out)  # before a folder is created
-    with _opened(out, asked | {"what": what}) as output:
+    with opened_dataset(out, asked | {"what": what}) as output:
         before = small_bytes(out / HEADER)
         header, layout = checked_header(out)
         generation = header.get("generation") or 1
-        _complete_log(output, generation)
+        complete_log(output, generation)
         media = table_of_media(out, layout)
-        failures = _file_table(out, layout, FAILURES_NAME)
+        failures = table_in_files(out, layout, FAILURES_NAME)
         failures = FAILURES.empty_table() if failures is None else failures
         ids = {row["media_id"] for row in removed_of(out, layout)}
         rows, uris, unknown = choose(media, failures, header["root"], ids)
         gone = _Gone.of(out, header, layout, media, rows)
         lost = gone.failures(failures, media, uris)
         if not len(rows) and not np.any(lost):
-            _sweep(output, layout)
+            sweep(output, layout)
             return _report(gone, 0, 0, unknown)
         if not gone.left:
             raise OutputError("no clip would be left", where=str(out), remedy="delete the whole dataset instead")
-        next_one = _next_generation(out, generation, asked)
+        next_one = generation_of_change(out, generation, asked)
         log_change(output, next_one, COMMAND, asked)
         writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
         new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
-        _replace_header(output, before, layout, new, next_one, {}, writer.digests)
+        replace_header(output, before, layout, new, next_one, {}, writer.digests)
         counts = {"media": len(rows), "clips": gone.clips, "tars": len(gone.tars), "failures": int(np.sum(lost))}
         log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
-        _sweep(output, new)
+        sweep(output, new)
         return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
-
-
-def finish_change(out: Place, asked: Row, what: str) -> None:
-    """Complete the log of a change that was killed after it had replaced the header, and delete the old files.
-
-    `asked` and `what` are as in `append_dataset`.
-    """
-    with _opened(out, asked | {"what": what}) as output:
-        header, layout = checked_header(out)
-        _complete_log(output, header.get("generation") or 1)
-        _sweep(output, layout)
-
-
-def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row, what: str) -> None:
-    """Make the files of a small dataset a part of a dataset.
-
-    Args:
-        out: The dataset.
-        folder: The small dataset, which was made with the first numbers that the dataset does not have.
-        before: The header of the dataset when the small one was planned.
-        facts: Keys of the header to replace.
-        asked: The options, for the log.
-        what: A digest of the index and the policy.
-
-    Raises:
-        OutputError: The dataset was changed since the small one was planned, or another run is changing it.
-    """
-    with _opened(out, asked | {"what": what}) as output:
-        if small_bytes(out / HEADER) != before:
-            raise OutputError(
-                "another run has changed the dataset meanwhile", where=str(out), remedy="run the same command again"
-            )
-        header, layout = checked_header(out)
-        added, own = checked_header(folder)
-        generation = header.get("generation") or 1
-        _complete_log(output, generation)
-        next_one = _next_generation(out, generation, asked)
-        log_change(output, next_one, COMMAND, asked)
-        adding = _Adding(output=output, out=out, folder=folder, layout=layout, added=own)
-        new = adding.written()
-        ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
-        more = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg} | facts
-        _replace_header(output, before, layout, new, next_one, more, [str(added["build"]).encode()])
-        counts = {
-            "clips": _rows(own.clips),
-            "media": _rows(own.media),
-            "tars": adding.tars,
-            "failures": adding.failures,
-        }
-        log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
-        _sweep(output, new)
-
-
-def _rows(parts: Sequence[Part]) -> int:
-    return sum(part.rows for part in parts)
-
-
-def _next_generation(out: Place, generation: int, asked: Row) -> int:
-    """Return the generation of a change. A change that was killed before it replaced the header keeps its generation.
-
-    Args:
-        out: The dataset.
-        generation: The generation in its header.
-        asked: The options.
-    """
-    begun = begun_generation(out, COMMAND, asked)
-    return begun if begun is not None and begun > generation else next_generation(out, generation, COMMAND, {})
-
-
-def _replace_header(
-    output: Output, before: bytes, old: Layout, new: Layout, generation: int, facts: Row, digests: list[bytes]
-) -> None:
-    """Replace the header of a dataset, which makes a change visible to readers.
-
-    Args:
-        output: The dataset.
-        before: The header before the change.
-        old: The layout before the change.
-        new: The layout after it.
-        generation: The generation after it.
-        facts: Other keys to replace.
-        digests: Digests of the content that the change adds.
-    """
-    header = json.loads(before)
-    digest = hashlib.blake2b(str(header.get("build")).encode(), digest_size=16)
-    digest.update(json.dumps(new.facts(), sort_keys=True).encode() + b"".join(digests))
-    earlier = {"generation": header.get("generation") or 1, "checksum": zlib.crc32(before), "clips": _rows(old.clips)}
-    kept = {name: value for name, value in header.items() if name not in ("clips_per_part", "media_per_part", "job")}
-    kept |= new.facts() | facts | {"generation": generation, "before": [*(header.get("before") or []), earlier]}
-    write_json_aside(output.local / HEADER, kept | {"build": digest.hexdigest()})
-    output.publish(output.local / HEADER)
 
 
 def _report(gone: "_Gone", failures: int, tars: int, unknown: list[str]) -> RemovedReport:
     return RemovedReport(
         media=len(gone.media), clips=gone.clips, failures=failures, tars=tars, left=gone.left, unknown=unknown
     )
-
-
-@contextlib.contextmanager
-def _opened(out: Place, asked: Row) -> Iterator[Output]:
-    """Open a dataset for one change at a time. In object storage, a claim keeps other changes away."""
-    with opened_output(out, HEADER, LOG_NAME, CLAIM_NAME) as output:
-        claim = output.local / CLAIM_NAME
-        if isinstance(out, Stored):
-            mine = {"command": COMMAND, "options": asked}
-            theirs = json.loads(claim.read_bytes()) if claim.exists() else None
-            if theirs is not None and theirs != mine:
-                raise OutputError(
-                    "another run is changing this dataset, or was interrupted",
-                    where=str(out / CLAIM_NAME),
-                    found=json.dumps(theirs)[:200],
-                    remedy="if it is running, wait for its end. If it was interrupted, repeat its command first",
-                )
-            if theirs is None:
-                write_json_aside(claim, mine)
-                output.publish(claim)
-        for folder in (output.local, *(output.local / name for name in FOLDER_NAMES)):
-            remove_unfinished(folder)
-        yield output
-        if isinstance(out, Stored):
-            output.remove(CLAIM_NAME)
-
-
-def _complete_log(output: Output, generation: int) -> None:
-    """Complete the line of the log of a change that was killed after it had replaced the header."""
-    last = next(reversed(read_changes(output.where)), None)
-    if last is not None and last.counts is None and last.generation == generation:
-        log_change(output, generation, last.command, last.options, {})
-
-
-def _sweep(output: Output, layout: Layout) -> None:
-    """Delete the files of a dataset that its header does not name."""
-    kept = {*layout.names(output.where), HEADER, LOG_NAME, CLAIM_NAME, POLICY_NAME}
-    if (shards := layout.read(output.where, SHARDS_NAME, ["name"])) is not None:
-        tars = [Path(name) for name in shards["name"].to_pylist()]
-        kept.update(str(path) for tar in tars for path in (tar, index_path(tar)))
-    for name in names_of(output.where):
-        if OWN_NAME.fullmatch(name) and name not in kept:
-            output.remove(name)
-
-
-def names_of(where: Place) -> list[str]:
-    """Return the names of all files of a dataset, relative to it."""
-    if isinstance(where, Stored):
-        return where.names()
-    return [
-        path.relative_to(where).as_posix()
-        for folder in (where, *(where / name for name in FOLDER_NAMES))
-        if folder.is_dir()
-        for path in folder.iterdir()
-        if path.name not in FOLDER_NAMES
-    ]
-
-
-def removed_of(out: Place, layout: Layout) -> list[Row]:
-    """Return the rows of the table `removed` of a dataset."""
-    table = _file_table(out, layout, REMOVED_NAME)
-    return [] if table is None else table.to_pylist()
-
-
-def table_of_media(out: Place, layout: Layout) -> pa.Table:
-    """Return the names of all media of a dataset, with the columns `media_id`, `uri` and `member`."""
-    columns = ["media_id", "uri", "member"]
-    tables = _part_columns(out, layout, MEDIA_FOLDER, columns)
-    return pa.concat_tables([table.select(columns) for table in tables]).combine_chunks()
-
-
-def _part_columns(out: Place, layout: Layout, folder: str, columns: list[str]) -> list[pa.Table]:
-    """Return columns of each part of a table. A column that a part lacks is null."""
-
-    def read(part: Part) -> pa.Table:
-        path = part_path(out / folder, part.number)
-        with reading(str(path), REMEDY), parquet_file(path) as file:
-            table = read_file(file, path, columns)
-        if len(table) != part.rows:
-            raise FormatError(
-                "the number of rows differs from the header", where=str(path), found=len(table), allowed=part.rows
-            )
-        for name in columns:
-            if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(len(table), pa.string()))
-        return table
-
-    return read_each(out, read, layout.parts(folder))
-
-
-def _file_table(out: Place, layout: Layout, name: str) -> pa.Table | None:
-    with reading(str(out / name), REMEDY):
-        table = layout.read(out, name)
-    return None if table is None else table.combine_chunks()
 
 
 def _check_numbers(out: Place, column: str, numbers: Numbers, found: NDArray[np.int64], count: int) -> None:
@@ -464,7 +266,7 @@ class _Gone:
             table.select(["media_row", "shard", MULTIVIEW]).cast(
                 pa.schema([("media_row", pa.int64()), ("shard", pa.int64()), (MULTIVIEW, pa.string())])
             )
-            for table in _part_columns(out, layout, CLIPS_FOLDER, ["media_row", "shard", MULTIVIEW])
+            for table in part_columns(out, layout, CLIPS_FOLDER, ["media_row", "shard", MULTIVIEW])
         )
         of_media = clips["media_row"].to_numpy()
         shards = clips["shard"].fill_null(-1).to_numpy()
@@ -592,7 +394,7 @@ class _Rewriting:
 
     def _tars(self) -> tuple[pa.Table | None, Numbers]:
         """Write the tars anew that have samples of removed clips. Return the rows of `shards`, and their numbers."""
-        table, numbers = _file_table(self.out, self.layout, SHARDS_NAME), self.layout.shard_numbers
+        table, numbers = table_in_files(self.out, self.layout, SHARDS_NAME), self.layout.shard_numbers
         if table is None:
             return None, numbers
         rows, empty, files = table.to_pylist(), [], SourceFiles()
@@ -652,7 +454,7 @@ class _Rewriting:
     def _clips(self) -> list[Part]:
         """Write the parts of `clips` and `recipes` anew that have removed or moved clips."""
         found: list[Part] = []
-        number, first = _next(part.number for part in self.layout.clips), 0
+        number, first = next_number(part.number for part in self.layout.clips), 0
         moved = np.isin(self.gone.clip_shard, self.gone.tars)
         for part in self.layout.clips:
             here = slice(first, first + part.rows)
@@ -678,7 +480,7 @@ class _Rewriting:
     def _media(self) -> list[Part]:
         """Write the parts of `media` anew that have removed media."""
         found: list[Part] = []
-        number, first = _next(part.number for part in self.layout.media), 0
+        number, first = next_number(part.number for part in self.layout.media), 0
         for part in self.layout.media:
             own = self.gone.media[(self.gone.media >= first) & (self.gone.media < first + part.rows)] - first
             first += part.rows
@@ -702,7 +504,7 @@ class _Rewriting:
         """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files."""
         found: list[int] = []
         old = self.layout.numbers(self.out, name)
-        number, first = _next(old), 0
+        number, first = next_number(old), 0
         for one, path in zip(old, self.layout.paths(self.out, name), strict=True):
             with reading(str(path), REMEDY), parquet_file(path) as file:
                 rows = file.metadata.num_rows
@@ -745,10 +547,10 @@ class _Rewriting:
         old = self.layout.numbers(self.out, name)
         if table is None:
             return old
-        before = None if more else _file_table(self.out, self.layout, name)
+        before = None if more else table_in_files(self.out, self.layout, name)
         if before is not None and before.equals(table.combine_chunks()):
             return old
-        number = max(1, _next(old))
+        number = max(1, next_number(old))
         target = self.output.local / file_name(name, number)
         write_part(target, table.replace_schema_metadata(None), version=SCHEMA_VERSION)
         self._publish(target)
@@ -757,111 +559,7 @@ class _Rewriting:
     def _publish(self, path: Path) -> None:
         if path.suffix == ".parquet":
             self.digests.append(hashlib.blake2b(path.read_bytes()).digest())
-        _publish(self.output, path)
-
-
-def _publish(output: Output, path: Path) -> None:
-    """Make a new file visible to readers. They ignore it until the header names it.
-
-    An interrupted run of the same command wrote the same bytes, if it wrote the file.
-    """
-    if isinstance(output, StoredOutput):
-        upload(path, f"{output.where}/{path.relative_to(output.local).as_posix()}")
-        path.unlink()
-
-
-@dataclass(kw_only=True)
-class _Adding:
-    """Makes the files of a small dataset files of a dataset.
-
-    Attributes:
-        output: The dataset.
-        out: The place from which its files are read.
-        folder: The small dataset.
-        layout: The files of the dataset.
-        added: The files of the small dataset.
-        tars: The number of tars that were added.
-        failures: The number of failures that were added.
-    """
-
-    output: Output
-    out: Place
-    folder: Path
-    layout: Layout
-    added: Layout
-    tars: int = 0
-    failures: int = 0
-
-    def written(self) -> Layout:
-        """Add all files, and return the new layout."""
-        for row in self._rows(self.folder, self.added, SHARDS_NAME):
-            self.tars += 1
-            for path in (Path(row["name"]), index_path(Path(row["name"]))):
-                self._copy(self.folder / path, self.output.local / path)
-        numbers = {
-            name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in (FIELDS_NAME, COLUMNS_NAME)
-        }
-        numbers |= {REMOVED_NAME: self.layout.numbers(self.out, REMOVED_NAME)}
-        for name, columns in ((FAILURES_NAME, FAILURES), (SHARDS_NAME, SHARDS)):
-            numbers[name] = self._joined(name, columns)
-        return replace(
-            self.layout,
-            clips=[*self.layout.clips, *self._parts(self.layout.clips, self.added.clips, RECIPES_FOLDER, CLIPS_FOLDER)],
-            media=[*self.layout.media, *self._parts(self.layout.media, self.added.media, MEDIA_FOLDER)],
-            files=numbers,
-        )
-
-    @staticmethod
-    def _rows(place: Place, layout: Layout, name: str) -> list[Row]:
-        table = _file_table(place, layout, name)
-        return [] if table is None else table.to_pylist()
-
-    def _parts(self, old: Sequence[Part], added: Sequence[Part], *folders: str) -> list[Part]:
-        first = _next(part.number for part in old)
-        found = [replace(part, number=first + at) for at, part in enumerate(added)]
-        for folder in folders:
-            for part, new in zip(added, found, strict=True):
-                target = part_path(self.output.local / folder, new.number)
-                self._copy(part_path(self.folder / folder, part.number), target)
-        return found
-
-    def _file(self, name: str) -> list[int]:
-        """Add the file of `fields` or `columns`, and return its number."""
-        number = max(1, _next(self.layout.numbers(self.out, name)))
-        for path in self.added.paths(self.folder, name):
-            self._copy(Path(str(path)), self.output.local / file_name(name, number))
-            return [number]
-        return []
-
-    def _joined(self, name: str, columns: pa.Schema) -> list[int]:
-        """Write all rows of a table into a new file if rows are added, and return the numbers of its files."""
-        old, rows = self.layout.numbers(self.out, name), self._rows(self.folder, self.added, name)
-        if name == FAILURES_NAME:
-            self.failures = len(rows)
-        if not rows:
-            return old
-        target = self.output.local / file_name(name, number := max(1, _next(old)))
-        write_part(target, table_of([*self._rows(self.out, self.layout, name), *rows], columns), version=SCHEMA_VERSION)
-        _publish(self.output, target)
-        return [number]
-
-    def _copy(self, path: Path, target: Path) -> None:
-        """Make a file of the small dataset a file of the dataset, too, if possible without a copy of its content."""
-        target.parent.mkdir(exist_ok=True)
-        aside = target.with_name(ASIDE + target.name)
-        aside.unlink(missing_ok=True)
-        try:
-            os.link(path, aside)
-        except OSError:  # the file system has no links, or it is another one
-            shutil.copyfile(path, aside)
-        os.replace(aside, target)
-        aside.unlink(missing_ok=True)  # it stays if both names already stood for the same file
-        _publish(self.output, target)
-
-
-def _next(numbers: Any) -> int:
-    """Return the least number that is greater than all given numbers."""
-    return max(numbers, default=-1) + 1
+        publish(self.output, path)
 
 
 def _shifted(recipes: pa.Table, shift: NDArray[np.int64]) -> pa.Table:

@@ -7,8 +7,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +18,57 @@ import yaml
 
 from framedex.core.column_rules import reading
 from framedex.errors import NoClipsError, OutputError
-from framedex.files.parquet_parts import part_path
+from framedex.files.changes import log_change
+from framedex.files.outputs import Output
+from framedex.files.parquet_parts import part_path, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import ShardOptions, build_pieces, job_of
+from framedex.sharder.changing.change import (
+    COMMAND,
+    complete_log,
+    digest_of,
+    finish_change,
+    generation_of_change,
+    names_of,
+    next_number,
+    opened_dataset,
+    possible_ids,
+    publish,
+    removed_of,
+    replace_header,
+    rows_of,
+    sweep,
+    table_in_files,
+    table_of_media,
+)
 from framedex.sharder.clips.labels import stored_labels
-from framedex.sharder.layout import REMEDY, Layout, Numbers, checked_header, dataset_header
+from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
+from framedex.sharder.packing.tars import index_path
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
+    COLUMNS_NAME,
+    FAILURES,
     FAILURES_NAME,
+    FIELDS_NAME,
     HEADER,
+    MEDIA_FOLDER,
     OWN_NAME,
     POLICY_NAME,
+    RECIPES_FOLDER,
+    REMOVED_NAME,
     SCHEMA_VERSION,
+    SHARDS,
     SHARDS_NAME,
 )
 from framedex.sharder.selection.mentions import user_columns
-from framedex.sharder.writing.changing import (
-    append_dataset,
-    digest_of,
-    finish_change,
-    names_of,
-    possible_ids,
-    removed_of,
-    table_of_media,
-)
 from framedex.sharder.writing.output import First
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.storage.places import Place, local_of, parquet_file, small_bytes, small_text
+from framedex.storage.reader import ASIDE
 
 Row = dict[str, Any]
 
@@ -215,3 +235,132 @@ def _views(header: Mapping[str, Any], names: list[str]) -> Row:
     if stored is None:
         return {}
     return {"views": stored | {"names": [*stored["names"], *(name for name in names if name not in stored["names"])]}}
+
+
+def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row, what: str) -> None:
+    """Make the files of a small dataset a part of a dataset.
+
+    Args:
+        out: The dataset.
+        folder: The small dataset, which was made with the first numbers that the dataset does not have.
+        before: The header of the dataset when the small one was planned.
+        facts: Keys of the header to replace.
+        asked: The options, for the log.
+        what: A digest of the index and the policy.
+
+    Raises:
+        OutputError: The dataset was changed since the small one was planned, or another run is changing it.
+    """
+    with opened_dataset(out, asked | {"what": what}) as output:
+        if small_bytes(out / HEADER) != before:
+            raise OutputError(
+                "another run has changed the dataset meanwhile", where=str(out), remedy="run the same command again"
+            )
+        header, layout = checked_header(out)
+        added, own = checked_header(folder)
+        generation = header.get("generation") or 1
+        complete_log(output, generation)
+        next_one = generation_of_change(out, generation, asked)
+        log_change(output, next_one, COMMAND, asked)
+        adding = _Adding(output=output, out=out, folder=folder, layout=layout, added=own)
+        new = adding.written()
+        ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
+        more = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg} | facts
+        replace_header(output, before, layout, new, next_one, more, [str(added["build"]).encode()])
+        counts = {
+            "clips": rows_of(own.clips),
+            "media": rows_of(own.media),
+            "tars": adding.tars,
+            "failures": adding.failures,
+        }
+        log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
+        sweep(output, new)
+
+
+@dataclass(kw_only=True)
+class _Adding:
+    """Makes the files of a small dataset files of a dataset.
+
+    Attributes:
+        output: The dataset.
+        out: The place from which its files are read.
+        folder: The small dataset.
+        layout: The files of the dataset.
+        added: The files of the small dataset.
+        tars: The number of tars that were added.
+        failures: The number of failures that were added.
+    """
+
+    output: Output
+    out: Place
+    folder: Path
+    layout: Layout
+    added: Layout
+    tars: int = 0
+    failures: int = 0
+
+    def written(self) -> Layout:
+        """Add all files, and return the new layout."""
+        for row in self._rows(self.folder, self.added, SHARDS_NAME):
+            self.tars += 1
+            for path in (Path(row["name"]), index_path(Path(row["name"]))):
+                self._copy(self.folder / path, self.output.local / path)
+        numbers = {
+            name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in (FIELDS_NAME, COLUMNS_NAME)
+        }
+        numbers |= {REMOVED_NAME: self.layout.numbers(self.out, REMOVED_NAME)}
+        for name, columns in ((FAILURES_NAME, FAILURES), (SHARDS_NAME, SHARDS)):
+            numbers[name] = self._joined(name, columns)
+        return replace(
+            self.layout,
+            clips=[*self.layout.clips, *self._parts(self.layout.clips, self.added.clips, RECIPES_FOLDER, CLIPS_FOLDER)],
+            media=[*self.layout.media, *self._parts(self.layout.media, self.added.media, MEDIA_FOLDER)],
+            files=numbers,
+        )
+
+    @staticmethod
+    def _rows(place: Place, layout: Layout, name: str) -> list[Row]:
+        table = table_in_files(place, layout, name)
+        return [] if table is None else table.to_pylist()
+
+    def _parts(self, old: Sequence[Part], added: Sequence[Part], *folders: str) -> list[Part]:
+        first = next_number(part.number for part in old)
+        found = [replace(part, number=first + at) for at, part in enumerate(added)]
+        for folder in folders:
+            for part, new in zip(added, found, strict=True):
+                target = part_path(self.output.local / folder, new.number)
+                self._copy(part_path(self.folder / folder, part.number), target)
+        return found
+
+    def _file(self, name: str) -> list[int]:
+        """Add the file of `fields` or `columns`, and return its number."""
+        number = max(1, next_number(self.layout.numbers(self.out, name)))
+        for path in self.added.paths(self.folder, name):
+            self._copy(Path(str(path)), self.output.local / file_name(name, number))
+            return [number]
+        return []
+
+    def _joined(self, name: str, columns: pa.Schema) -> list[int]:
+        """Write all rows of a table into a new file if rows are added, and return the numbers of its files."""
+        old, rows = self.layout.numbers(self.out, name), self._rows(self.folder, self.added, name)
+        if name == FAILURES_NAME:
+            self.failures = len(rows)
+        if not rows:
+            return old
+        target = self.output.local / file_name(name, number := max(1, next_number(old)))
+        write_part(target, table_of([*self._rows(self.out, self.layout, name), *rows], columns), version=SCHEMA_VERSION)
+        publish(self.output, target)
+        return [number]
+
+    def _copy(self, path: Path, target: Path) -> None:
+        """Make a file of the small dataset a file of the dataset, too, if possible without a copy of its content."""
+        target.parent.mkdir(exist_ok=True)
+        aside = target.with_name(ASIDE + target.name)
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(path, aside)
+        except OSError:  # the file system has no links, or it is another one
+            shutil.copyfile(path, aside)
+        os.replace(aside, target)
+        aside.unlink(missing_ok=True)  # it stays if both names already stood for the same file
+        publish(self.output, target)
