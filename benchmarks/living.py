@@ -1,16 +1,16 @@
-"""The cost of removing 1 % of a dataset's media, as a share of the cost of making the dataset: time, and bytes written.
+"""The cost of appending or removing 1 % of a dataset's media, as a share of the cost of making it: time, bytes written.
 
 A dataset has clips of 16 consecutive frames of copies of a video (`--media`), by reference and packed into tars. Either
 media that follow one another are removed, or media at random places. Each command runs in a process of its own. On a
 disk, or on a real S3 server (Ceph's gateway) with `--ceph`.
 
 The fields of a row:
-- `made_seconds`, `made_bytes`: the time of `framedex shard`, and the size of the dataset.
-- `removed_seconds`, `removed_bytes`: the time of `framedex shard --remove`, and the size of its new files. Medians over
-  `--turns`, each of which removes other media from the same dataset.
+- `made_seconds`, `made_bytes`, `tars`: the time of `framedex shard`, the size of the dataset, the number of its tars.
+- `seconds`, `bytes`: the time of `framedex shard --append` or `--remove`, and the size of its new files. For `--remove`,
+  medians over `--turns`, each of which removes other media from the same dataset.
 - `empty_seconds`: the time of a `framedex shard --remove` that finds no medium, most of which is the start of Python.
 - `seconds_share`, `bytes_share`: the same as shares. The time of the empty command is subtracted from both times.
-- `tars`, `tars_anew`: the number of tars, and of those that were written anew.
+- `tars_written`: the number of new tars.
 
 usage: python -m benchmarks.living FOLDER --video VIDEO --out RESULTS [--media 1000] [--ceph]
 """
@@ -56,40 +56,59 @@ def files(dataset: str) -> dict[str, int]:
     return {str(path.relative_to(dataset)): path.stat().st_size for path in paths}
 
 
-def measure(home: Path, base: str, way: str, where: str, options: argparse.Namespace) -> Row:
-    """Return the row of one way of making a dataset, and one choice of media."""
-    count = options.media
-    if not (home / "INDEX").exists():
-        (home / "videos").mkdir(parents=True)
-        for number in range(count):
-            (home / "videos" / f"{number:06d}.mp4").symlink_to(options.video.resolve())
-        framedex("index", home / "videos", "--follow-symlinks", "--out", home / "INDEX")
-    dataset = f"{base}/{way}-{where}".replace(" ", "_")
+def made_index(home: Path, name: str, media: int, video: Path) -> Path:
+    """Return the index of copies of a video. It is made first."""
+    if not (home / name).exists():
+        (home / "videos").mkdir(parents=True, exist_ok=True)
+        paths = [home / "videos" / f"{number:06d}.mp4" for number in range(media)]
+        for path in paths:
+            if not path.is_symlink():
+                path.symlink_to(video.resolve())
+        (home / f"{name}.txt").write_text("".join(f"videos/{path.name}\n" for path in paths))
+        framedex("index", f"@{home / name}.txt", "--follow-symlinks", "--out", home / name)
+    return home / name
+
+
+def measure(home: Path, base: str, way: str, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of one way of making a dataset: of appending, and of removing by each choice of media."""
+    count, some = options.media, options.media // 100
     step, pack = WAYS[way]
-    tars = [*pack, options.shard_size] if pack else []
-    shard = ["shard", home / "INDEX", "--policy", POLICY.format(step), "--out", dataset, *tars]
-    row: Row = {"made_seconds": framedex(*shard)}
+    dataset = f"{base}/{way}".replace(" ", "_")
+    plan = ["--policy", POLICY.format(step), "--out", dataset, *pack, *([options.shard_size] if pack else [])]
+    few, all_ = (made_index(home, f"INDEX{media}", media, options.video) for media in (count - some, count))
+    made_seconds = framedex("shard", few, *plan)
     made = files(dataset)
-    row["made_bytes"] = sum(made.values())
-    row["empty_seconds"] = statistics.median(framedex("shard", dataset, "--remove", "none") for _ in range(3))
-    left, chance = list(range(count)), np.random.default_rng(1)
-    seconds, written, anew = [], [], []
-    for _ in range(options.turns):
-        some = count // 100
-        first = int(chance.integers(len(left) - some))
-        taken = left[first : first + some] if where == PLACES[0] else chance.choice(left, some, replace=False).tolist()
-        left = sorted({*left} - {*taken})
-        (home / "list.txt").write_text("".join(f"{number:06d}.mp4\n" for number in taken))
+    empty = statistics.median(framedex("shard", dataset, "--remove", "none") for _ in range(3))
+    facts: Row = {"made_seconds": made_seconds, "made_bytes": sum(made.values()), "empty_seconds": empty}
+    facts["tars"] = sum(name.endswith(".tar") for name in made)
+
+    def row(change: str, seconds: list[float], written: list[int], anew: list[int]) -> Row:
+        found = facts | {"change": change, "seconds": statistics.median(seconds), "bytes": statistics.median(written)}
+        found["seconds_share"] = (found["seconds"] - empty) / (made_seconds - empty)
+        found |= {"bytes_share": found["bytes"] / facts["made_bytes"], "tars_written": statistics.median(anew)}
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
+
+    def changed(*command: object) -> tuple[float, int, int]:
+        """Run a command, and return its seconds, the bytes of its new files, and the number of new tars."""
         before = files(dataset)
-        seconds.append(framedex("shard", dataset, "--remove", f"@{home / 'list.txt'}"))
+        seconds = framedex("shard", *command)
         new = {name: size for name, size in files(dataset).items() if name not in before or name == "dataset.json"}
-        written.append(sum(new.values()))
-        anew.append(sum(name.endswith(".tar") for name in new))
-    row |= {"removed_seconds": statistics.median(seconds), "removed_bytes": statistics.median(written)}
-    made_seconds, removed_seconds = (row[name] - row["empty_seconds"] for name in ("made_seconds", "removed_seconds"))
-    row |= {"seconds_share": removed_seconds / made_seconds, "bytes_share": row["removed_bytes"] / row["made_bytes"]}
-    row |= {"tars": sum(name.endswith(".tar") for name in made), "tars_anew": statistics.median(anew)}
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+        return seconds, sum(new.values()), sum(name.endswith(".tar") for name in new)
+
+    seconds, written, anew = changed(all_, *plan, "--append")
+    yield row("append", [seconds], [written], [anew])
+    left, chance = list(range(count)), np.random.default_rng(1)
+    for where in PLACES:
+        found = []
+        for _ in range(options.turns):
+            first = int(chance.integers(len(left) - some))
+            neighbours = where == PLACES[0]
+            taken = left[first : first + some] if neighbours else chance.choice(left, some, replace=False).tolist()
+            left = sorted({*left} - {*taken})
+            (home / "list.txt").write_text("".join(f"videos/{number:06d}.mp4\n" for number in taken))
+            found.append(changed(dataset, "--remove", f"@{home / 'list.txt'}"))
+        times, sizes, tars = map(list, zip(*found, strict=True))
+        yield row(f"remove, {where}", times, sizes, tars)
 
 
 @contextlib.contextmanager
@@ -127,10 +146,10 @@ def main() -> None:
     try:
         with served(options.folder, ceph=options.ceph) as base:
             for way in WAYS:
-                for where in PLACES:
-                    key = {"store": "Ceph" if options.ceph else "disk", "way": way, "media": where}
-                    if not rows.has(**key):
-                        rows.add(key | measure(options.folder, base, way, where, options))
+                key = {"store": "Ceph" if options.ceph else "disk", "way": way}
+                if not rows.has(**key):
+                    for row in measure(options.folder, base, way, options):
+                        rows.add(key | row)
     finally:
         shutil.rmtree(options.folder)
 
