@@ -6,7 +6,7 @@ disk, or on a real S3 server (Ceph's gateway) with `--ceph`.
 
 The fields of a row:
 - `made_seconds`, `made_bytes`, `tars`: the time of `framedex shard`, the size of the dataset, the number of its tars.
-- `seconds`, `bytes`: the time of `framedex shard --append` or `--remove`, and the size of its new files. For `--remove`,
+- `seconds`, `bytes`: the time of `framedex shard --append` or `--remove`, and the size of its new files. For removing,
   medians over `--turns`, each of which removes other media from the same dataset.
 - `empty_seconds`: the time of a `framedex shard --remove` that finds no medium, most of which is the start of Python.
 - `seconds_share`, `bytes_share`: the same as shares. The time of the empty command is subtracted from both times.
