@@ -127,9 +127,13 @@ class Layout:
 
     def paths(self, dataset: Place, name: str) -> list[Place]:
         """Return the paths of the files of a table of FILES. The table has no rows if there are no files."""
+        return [dataset / file_name(name, number) for number in self.numbers(dataset, name)]
+
+    def numbers(self, dataset: Place, name: str) -> list[int]:
+        """Return the numbers of the files of a table of FILES."""
         if self.files is None:
-            return [path] if (path := dataset / name).exists() else []
-        return [dataset / file_name(name, number) for number in self.files.get(name, [])]
+            return [0] if (dataset / name).exists() else []
+        return self.files.get(name, [])
 
     def names(self, dataset: Place) -> list[str]:
         """Return the names of all Parquet files, relative to the dataset."""

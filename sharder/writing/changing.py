@@ -73,7 +73,7 @@ MULTIVIEW = "multiview_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedReport:
-    """What was removed from a dataset.
+    """The result of removing media from a dataset.
 
     Attributes:
         media: The number of media.
@@ -504,8 +504,6 @@ class _Rewriting:
         rows, empty, files = table.to_pylist(), [], SourceFiles()
         for number in self.gone.tars.tolist():
             row = int(numbers.row_of(np.array([number]))[0])
-            if not 0 <= row < len(rows):
-                raise FormatError("a clip is in a tar that the dataset lacks", where=str(self.out), found=number)
             if (shard := self._tar(rows[row], number, files)) is None:
                 empty.append((row, number))
             else:
@@ -607,7 +605,7 @@ class _Rewriting:
     def _columns(self, name: str) -> list[int]:
         """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files."""
         found: list[int] = []
-        old = self._numbers(name)
+        old = self.layout.numbers(self.out, name)
         number, first = _next(old), 0
         for one, path in zip(old, self.layout.paths(self.out, name), strict=True):
             with reading(str(path), REMEDY), parquet_file(path) as file:
@@ -648,7 +646,7 @@ class _Rewriting:
             table: The rows. None if the dataset does not have the table.
             more: Whether the rows are added to those of earlier files.
         """
-        old = self._numbers(name)
+        old = self.layout.numbers(self.out, name)
         if table is None:
             return old
         before = None if more else _file_table(self.out, self.layout, name)
@@ -659,12 +657,6 @@ class _Rewriting:
         write_part(target, table.replace_schema_metadata(None), version=SCHEMA_VERSION)
         self._publish(target)
         return [*old, number] if more else [number]
-
-    def _numbers(self, name: str) -> list[int]:
-        """Return the numbers of the files of a table of FILES."""
-        if self.layout.files is not None:
-            return self.layout.files[name]
-        return [0] if self.layout.paths(self.out, name) else []
 
     def _publish(self, path: Path) -> None:
         """Make a new file visible to readers. They ignore it until the header names it.
