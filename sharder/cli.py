@@ -275,7 +275,7 @@ def shard(
 
 
 def _print_removed(dataset: Place, report: RemovedReport, as_json: bool) -> None:
-    """Print what was removed from a dataset."""
+    """Print the result of removing media from a dataset."""
     if as_json:
         echo(json_text(asdict(report)))
         return

@@ -269,7 +269,9 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
     path = dataset.manifest.path
     try:
         failures = dataset.manifest.header.layout.read(path, FAILURES_NAME, ["kind"], row_bytes=OBJECT_BYTES)
-        kinds = [] if failures is None else failures["kind"].to_pylist()
+        if failures is None:
+            raise FileNotFoundError(f"no {FAILURES_NAME}")
+        kinds = failures["kind"].to_pylist()
         policy = small_text(path / POLICY_NAME)
         settings = changed_settings(policy)
     except (OSError, ValueError, yaml.YAMLError) as error:
