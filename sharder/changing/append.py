@@ -119,7 +119,7 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
     job |= {"appended_to": hashlib.blake2b(before, digest_size=16).hexdigest()}
     pieces = policy_pieces(units, file.policy, new)
     own = replace(options, overwrite=True, labels=None)
-    report = finished_report(folder, job, index)  # of a run that was killed when it changed the dataset
+    report = finished_report(folder, job, index)  # if a run was killed after it had made the folder
     try:
         if report is None:
             _remove(folder)
