@@ -77,6 +77,7 @@ RULES = (
         beside="--append",
         why="it continues the dataset, with its labels, in one run",
     ),
+    OptionRule(options=["replan_scenes"], when=lambda values: values["append"], needs="--append"),
     OptionRule(options=["follow"], when=lambda values: not values["remove"], beside="--remove"),
     OptionRule(all_but=CHANGES, when=lambda values: values["follow"] is None, beside="--follow"),
     OptionRule(options=["prune_at_most"], when=lambda values: values["follow"] is not None, needs="--follow"),
@@ -176,6 +177,11 @@ RULES = (
     help="Append clips of media that the existing dataset at --out does not have and never had, by the same policy and "
     "options. Clips that are there do not change.",
 )
+@click.option(
+    "--replan-scenes",
+    is_flag=True,
+    help="With --append: plan scenes of the dataset again that have new views. Their clips are replaced.",
+)
 @remove_option(
     "Only remove the clips of a medium from an existing dataset, which is passed instead of an INDEX. @LIST is a text "
     "file with one medium per line. Tars that have such clips are written anew without them, under other names."
@@ -204,6 +210,7 @@ def shard(
     allow_remote: bool,
     task: Slice | None,
     append: bool,
+    replan_scenes: bool,
     remove: tuple[str, ...],
     follow: Place | None,
     prune_at_most: float,
@@ -246,8 +253,11 @@ def shard(
         )
         if policy is not None:
             skipped = opened.unusable - opened.problems[REFUSED, NO_VIDEO]
-            build = append_from_policy if append else build_from_policy
-            report = build(opened, out, find_policy(policy), options)
+            file = find_policy(policy)
+            if append:
+                report = append_from_policy(opened, out, file, options, replan_scenes=replan_scenes)
+            else:
+                report = build_from_policy(opened, out, file, options)
         else:
             assert clips is not None  # either --policy or --clips was given
             wanted = ExplicitClips(clips)

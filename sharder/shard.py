@@ -40,6 +40,7 @@ def shard(
     outside: Outside = "error",
     overwrite: bool = False,
     append: bool = False,
+    replan_scenes: bool = False,
     keep_damaged: bool = False,
     pack: Pack | None = None,
     shard_bytes: int = SHARD_BYTES,
@@ -72,6 +73,8 @@ def shard(
         overwrite: Whether an existing dataset may be replaced.
         append: Whether to append clips of media that the existing dataset does not have and never had. The policy and
             all options must be those of the dataset.
+        replan_scenes: With `append`, whether to plan scenes of the dataset again that have new views. Their clips are
+            replaced.
         keep_damaged: Whether clips may have frames of damaged GOPs.
         pack: The data to copy into tars. "clips": every clip as a tiny video. "images": the frames of every clip as
             images. "needed": as "clips", but only for media whose packets are not byte ranges of their file. If None,
@@ -112,6 +115,8 @@ def shard(
         )
     if append and (policy is None or overwrite or labels is not None):
         raise PolicyError("append needs a policy, and allows neither overwrite nor labels")
+    if replan_scenes and not append:
+        raise PolicyError("replan_scenes needs append")
     written = place(out)
     check_writable(written)
     if isinstance(index, Index):
@@ -135,7 +140,7 @@ def shard(
             on_progress=stack.enter_context(progress_bar("", shown=progress)),
         )
         if policy is not None and append:
-            return append_from_policy(opened, written, find_policy(policy), options)
+            return append_from_policy(opened, written, find_policy(policy), options, replan_scenes=replan_scenes)
         if policy is not None:
             return build_from_policy(opened, written, find_policy(policy), options)
         assert clips is not None  # either policy or clips was given

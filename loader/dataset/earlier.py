@@ -81,9 +81,9 @@ class EarlierClips:
         columns = ("first_clip", "stop_clip", "media_row", "shard")
         first, stop, media, tars = (rows[name].fill_null(-1).to_numpy().astype(np.int64) for name in columns)
         count = len(self) + int((stop - first).sum())
-        if count < generation.clips or (len(rows) and count > generation.clips):
+        if count < generation.clips:
             raise ValueError(f"generation {generation.number} had {generation.clips:,} clips, not {count:,}")
-        if len(rows) and (first.min() < 0 or stop.max() > count or (first[1:] < stop[:-1]).any()):
+        if len(rows) and (first.min() < 0 or stop.max() > generation.clips or (first[1:] < stop[:-1]).any()):
             raise ValueError("the positions of removed clips overlap")
         stays = np.ones(count, np.bool_)
         values: dict[str, Any] = {name: np.full(count, -1, np.int64) for name in ("numbers", "media", "tars")}

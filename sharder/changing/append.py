@@ -7,13 +7,14 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from framedex.core.column_rules import reading
@@ -32,7 +33,6 @@ from framedex.sharder.changing.change import (
     names_of,
     next_number,
     opened_dataset,
-    possible_ids,
     publish,
     removed_of,
     replace_header,
@@ -41,6 +41,7 @@ from framedex.sharder.changing.change import (
     table_in_files,
     table_of_media,
 )
+from framedex.sharder.changing.remove import without_media
 from framedex.sharder.clips.labels import stored_labels
 from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
 from framedex.sharder.packing.tars import index_path
@@ -69,11 +70,14 @@ from framedex.sharder.writing.output import First
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.storage.places import Place, local_of, parquet_file, small_bytes, small_text
 from framedex.storage.reader import ASIDE
+from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
 
 
-def append_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions) -> ShardReport:
+def append_from_policy(
+    index: Index, out: Place, file: PolicyFile, options: ShardOptions, *, replan_scenes: bool = False
+) -> ShardReport:
     """Append the clips that a policy selects from media that a dataset does not have and never had.
 
     Args:
@@ -81,10 +85,11 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
         out: The dataset.
         file: The policy, which must be the one of the dataset.
         options: The options, which must be those of the dataset, except for the size of tars.
+        replan_scenes: Whether to plan scenes of the dataset again that have new views.
 
     Raises:
         OutputError: The plan differs from that of the dataset, or another run is changing the dataset.
-        NoClipsError: No clip of the new media can be made. Nothing is appended.
+        PolicyError: A scene of the dataset has a new view, and `replan_scenes` is False.
     """
     dataset_header(out)  # for an error that is about the whole dataset
     before = small_bytes(out / HEADER)
@@ -98,8 +103,10 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
     _check_columns(out, layout, schema)
     removed = removed_of(out, layout)
     units = units_of(index, file, PIECE_FACTS)
-    new = units.without(_known_media(out, layout, removed))
-    asked = {"append": True, "index": str(index.path), "index_generation": index.generation}
+    there = _known_media(index, out, layout)
+    new, again = units.new(there, {row["media_id"] for row in removed} - {None}, replan=replan_scenes)
+    asked: Row = {"append": True, "index": str(index.path), "index_generation": index.generation}
+    asked |= {"replan_scenes": True} if replan_scenes else {}
     folder = _folder_beside(out, options)
     nothing = ShardReport(out=out, clips=0, media=0, frames=0, shards=0, resumed=0, failures=[], finished=True)
     what = digest_of(index.content(), str(job["policy"]))
@@ -115,7 +122,7 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
     )
     of_new = units.table.columns.take(pa.array(sorted({row for unit in new for row in units.rows(unit)})))
     labels = _labels(header, of_new)
-    views = _views(header, [] if units.scenes is None else units.scenes.names)
+    views = _views(out, header, [] if units.scenes is None else units.scenes.names)
     job |= {"appended_to": hashlib.blake2b(before, digest_size=16).hexdigest()}
     pieces = policy_pieces(units, file.policy, new)
     own = replace(options, overwrite=True, labels=None)
@@ -126,7 +133,9 @@ def append_from_policy(index: Index, out: Place, file: PolicyFile, options: Shar
             report = build_pieces(index, folder, job, schema, pieces, len(new), own, {}, first)
     except NoClipsError as error:
         return replace(nothing, failures=error.failures, filtered=units.left_out)
-    append_dataset(out, folder, before=before, facts=labels | views, asked=asked, what=what)
+    names = units.table.facts.select(["uri", "member"]).append_column("media_id", units.table.media_id)
+    replaced = names.take(pa.array(sorted({row for unit in again for row in units.rows(unit)}), pa.int64()))
+    append_dataset(out, folder, replaced, before=before, facts=labels | views, asked=asked, what=what)
     _remove(folder)
     return with_labels(replace(report, out=out, filtered=units.left_out), None)
 
@@ -162,13 +171,13 @@ def _next(numbers: Numbers, rows: int) -> int:
     return int(numbers.of_row(np.array([rows]))[0])
 
 
-def _known_media(out: Place, layout: Layout, removed: list[Row]) -> Set[str]:
-    """Return the ids of all media that a dataset has or had, or of which it has failures."""
-    failures = layout.read(out, FAILURES_NAME, ["uri"])
-    uris = [] if failures is None else failures["uri"].drop_null().unique().to_pylist()
-    failed = {identity for uri in uris for identity in possible_ids(uri)}
-    there = table_of_media(out, layout)["media_id"].to_pylist()
-    return {*there, *(row["media_id"] for row in removed), *failed} - {None}
+def _known_media(index: Index, out: Place, layout: Layout) -> Set[str]:
+    """Return the ids of all media that a dataset has, or of which it has failures."""
+    failures, videos = layout.read(out, FAILURES_NAME, ["uri"]), index.columns(["media_id", "uri", "member"])
+    names = pa.array(map(medium_name, videos["uri"].to_pylist(), videos["member"].to_pylist()), pa.string())
+    failed = pa.array([], pa.string()) if failures is None else failures["uri"].combine_chunks()
+    of_failures = videos["media_id"].filter(pc.is_in(names, failed, skip_nulls=True))
+    return {*table_of_media(out, layout)["media_id"].to_pylist(), *of_failures.to_pylist()}
 
 
 def check_plan(index: Index, out: Place, header: Mapping[str, Any], job: Row) -> None:
@@ -229,20 +238,35 @@ def _labels(header: Mapping[str, Any], columns: pa.Table) -> Row:
     return {"labels": replace(labels, numbers=numbers).stored()}
 
 
-def _views(header: Mapping[str, Any], names: list[str]) -> Row:
-    """Return the names of the views of a dataset for its header. New views follow after the others."""
+def _views(out: Place, header: Mapping[str, Any], names: list[str]) -> Row:
+    """Return the names of the views of a dataset for its header. New views follow after the others.
+
+    Raises:
+        OutputError: Clips must have all views, and the listing has other views than the dataset.
+    """
     stored = header.get("views")
     if stored is None:
         return {}
+    if stored["missing"] != "mask" and {*names} != {*stored["names"]}:
+        raise OutputError(
+            "clips must have all views, but the listing has others than the dataset",
+            where=str(out),
+            found=", ".join(names),
+            allowed=", ".join(stored["names"]),
+            remedy="complete the listing, or make the dataset anew with `missing: mask` or with the new views",
+        )
     return {"views": stored | {"names": [*stored["names"], *(name for name in names if name not in stored["names"])]}}
 
 
-def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked: Row, what: str) -> None:
+def append_dataset(
+    out: Place, folder: Path, replaced: pa.Table, *, before: bytes, facts: Row, asked: Row, what: str
+) -> None:
     """Make the files of a small dataset a part of a dataset.
 
     Args:
         out: The dataset.
         folder: The small dataset, which was made with the first numbers that the dataset does not have.
+        replaced: The media whose clips the small dataset replaces, with the columns `media_id`, `uri` and `member`.
         before: The header of the dataset when the small one was planned.
         facts: Keys of the header to replace.
         asked: The options, for the log.
@@ -262,11 +286,15 @@ def append_dataset(out: Place, folder: Path, *, before: bytes, facts: Row, asked
         complete_log(output, generation)
         next_one = generation_of_change(out, generation, asked)
         log_change(output, next_one, COMMAND, asked)
-        adding = _Adding(output=output, out=out, folder=folder, layout=layout, added=own)
+        digests, left = [str(added["build"]).encode()], layout
+        if len(replaced):
+            left, own_digests = without_media(output, out, replaced, next_one)
+            digests += own_digests
+        adding = _Adding(output=output, out=out, folder=folder, before=layout, layout=left, added=own)
         new = adding.written()
         ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
         more = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg} | facts
-        replace_header(output, before, layout, new, next_one, more, [str(added["build"]).encode()])
+        replace_header(output, before, layout, new, next_one, more, digests)
         counts = {
             "clips": rows_of(own.clips),
             "media": rows_of(own.media),
@@ -285,7 +313,8 @@ class _Adding:
         output: The dataset.
         out: The place from which its files are read.
         folder: The small dataset.
-        layout: The files of the dataset.
+        before: The files of the dataset before the change.
+        layout: The files of the dataset that stay.
         added: The files of the small dataset.
         tars: The number of tars that were added.
         failures: The number of failures that were added.
@@ -294,6 +323,7 @@ class _Adding:
     output: Output
     out: Place
     folder: Path
+    before: Layout
     layout: Layout
     added: Layout
     tars: int = 0
@@ -313,8 +343,8 @@ class _Adding:
             numbers[name] = self._joined(name, columns)
         return replace(
             self.layout,
-            clips=[*self.layout.clips, *self._parts(self.layout.clips, self.added.clips, RECIPES_FOLDER, CLIPS_FOLDER)],
-            media=[*self.layout.media, *self._parts(self.layout.media, self.added.media, MEDIA_FOLDER)],
+            clips=[*self.layout.clips, *self._parts(RECIPES_FOLDER, CLIPS_FOLDER)],
+            media=[*self.layout.media, *self._parts(MEDIA_FOLDER)],
             files=numbers,
         )
 
@@ -323,8 +353,9 @@ class _Adding:
         table = table_in_files(place, layout, name)
         return [] if table is None else table.to_pylist()
 
-    def _parts(self, old: Sequence[Part], added: Sequence[Part], *folders: str) -> list[Part]:
-        first = next_number(part.number for part in old)
+    def _parts(self, *folders: str) -> list[Part]:
+        old = (part.number for layout in (self.before, self.layout) for part in layout.parts(folders[0]))
+        first, added = next_number(old), self.added.parts(folders[0])
         found = [replace(part, number=first + at) for at, part in enumerate(added)]
         for folder in folders:
             for part, new in zip(added, found, strict=True):
@@ -334,11 +365,16 @@ class _Adding:
 
     def _file(self, name: str) -> list[int]:
         """Add the file of `fields` or `columns`, and return its number."""
-        number = max(1, next_number(self.layout.numbers(self.out, name)))
+        number = self._next(name)
         for path in self.added.paths(self.folder, name):
             self._copy(Path(str(path)), self.output.local / file_name(name, number))
             return [number]
         return []
+
+    def _next(self, name: str) -> int:
+        """Return the number of the next file of a table of FILES."""
+        old = (number for layout in (self.before, self.layout) for number in layout.numbers(self.out, name))
+        return max(1, next_number(old))
 
     def _joined(self, name: str, columns: pa.Schema) -> list[int]:
         """Write all rows of a table into a new file if rows are added, and return the numbers of its files."""
@@ -347,7 +383,7 @@ class _Adding:
             self.failures = len(rows)
         if not rows:
             return old
-        target = self.output.local / file_name(name, number := max(1, next_number(old)))
+        target = self.output.local / file_name(name, number := self._next(name))
         write_part(target, table_of([*self._rows(self.out, self.layout, name), *rows], columns), version=SCHEMA_VERSION)
         publish(self.output, target)
         return [number]

@@ -212,6 +212,32 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
 
 
+def without_media(output: Output, out: Place, media: pa.Table, generation: int) -> tuple[Layout, list[bytes]]:
+    """Write the files of a dataset without media whose clips are planned again.
+
+    Args:
+        output: The dataset.
+        out: The place from which its files are read.
+        media: The media, with the columns `media_id`, `uri` and `member`. The dataset may lack some of them.
+        generation: The generation of the dataset without their clips.
+
+    Returns:
+        The new layout, and the digests of all new files.
+
+    Raises:
+        FormatError: The dataset cannot be read.
+        StaleError: A tar is not the tar that the dataset recorded.
+    """
+    header, layout = checked_header(out)
+    there, failures = table_of_media(out, layout), table_in_files(out, layout, FAILURES_NAME)
+    failures = FAILURES.empty_table() if failures is None else failures
+    is_replaced = pc.is_in(there["media_id"], media["media_id"].combine_chunks()).to_numpy()
+    gone = _Gone.of(out, header, layout, there, np.flatnonzero(is_replaced))
+    lost = gone.failures(failures, there, {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())})
+    writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=generation)
+    return writer.written(failures.filter(pa.array(~lost)), set()), writer.digests
+
+
 def _report(gone: "_Gone", failures: int, tars: int, unknown: list[str]) -> RemovedReport:
     return RemovedReport(
         media=len(gone.media), clips=gone.clips, failures=failures, tars=tars, left=gone.left, unknown=unknown

@@ -8,9 +8,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
@@ -318,28 +320,64 @@ class Units:
         scene = self.scenes.scenes[unit]
         return sorted({*scene.mentions, scene.first})
 
-    def without(self, media: Set[str]) -> list[int]:
-        """Return the numbers of the units of other media than those with the given ids.
+    def new(self, media: Set[str], removed: Set[str], *, replan: bool = False) -> tuple[list[int], list[int]]:
+        """Return the units that have media which a dataset does not have.
+
+        Args:
+            media: The ids of the dataset's media.
+            removed: The ids of media that were removed from it.
+            replan: Whether a scene of the dataset may have new views. All units that have media of such a scene are
+                planned again.
+
+        Returns:
+            The numbers of the new units, and the numbers of those that have media of the dataset, too.
 
         Raises:
-            PolicyError: A scene has views of both kinds of media.
+            PolicyError: A scene of the dataset has a new view, and `replan` is False, or one of its media was removed.
         """
-        known = pc.is_in(self.table.media_id, pa.array(sorted(media), pa.string())).to_numpy(zero_copy_only=False)
-        found = []
-        for unit in range(len(self)):
-            rows = self.rows(unit)
-            if known[rows].all():
-                continue
-            if known[rows].any() and self.scenes is not None:
-                new = [row for row in rows if not known[row]]
+        gone = self._are_of(removed - media)
+        known = self._are_of(media) | gone
+        if self.scenes is None:
+            return np.flatnonzero(~known).tolist(), []
+        rows = [np.array(self.rows(unit)) for unit in range(len(self))]
+        new = [unit for unit, own in enumerate(rows) if not known[own].all()]
+        shared = [unit for unit in new if known[rows[unit]].any()]
+        if not shared:
+            return new, []
+        if not replan:
+            raise PolicyError(
+                "a scene of the dataset has a new view",
+                where=f"scene {self.scenes.scenes[shared[0]].name}",
+                found=self._uris(rows[shared[0]][~known[rows[shared[0]]]]),
+                remedy="pass --replan-scenes, or leave it out by the policy's filter",
+            )
+        again = {*shared}
+        while True:  # until no other unit has media of these units
+            own = np.concatenate([rows[unit] for unit in again])
+            of_them = np.isin(self.table.media_row, self.table.media_row[own[known[own]]])
+            also = {unit for unit, own in enumerate(rows) if of_them[own].any()} - again
+            if not also:
+                break
+            again |= also
+        for unit in sorted(again):
+            if gone[rows[unit]].any():
                 raise PolicyError(
-                    "a scene of the dataset has a new view",
+                    "a scene to plan again has a view that was removed from the dataset",
                     where=f"scene {self.scenes.scenes[unit].name}",
-                    found=", ".join(sorted(self.table.facts["uri"].take(pa.array(new)).to_pylist())),
-                    remedy="leave it out by the policy's filter, or make the dataset anew",
+                    found=self._uris(rows[unit][gone[rows[unit]]]),
+                    remedy="remove it from the index, too, or leave it out by the policy's filter",
                 )
-            found.append(unit)
+        return sorted({*new, *again}), sorted(again)
+
+    def _are_of(self, media: Set[str]) -> NDArray[np.bool_]:
+        """Return bool [mentions]: whether each mention is of one of the media with the given ids."""
+        found: NDArray[np.bool_] = pc.is_in(self.table.media_id, pa.array(sorted(media), pa.string())).to_numpy(
+            zero_copy_only=False
+        )
         return found
+
+    def _uris(self, rows: NDArray[np.int64]) -> str:
+        return ", ".join(sorted(self.table.facts["uri"].take(pa.array(rows)).to_pylist()))
 
     def _unit(self, unit: int, mentions: dict[int, Mention]) -> Unit:
         if self.scenes is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipSampler, FramedexError
+from framedex import ClipDataset, ClipSampler, FramedexError, MultiViewDataset
 from tests.sharder.writing.test_removing import (
     KINDS,
     check_same,
@@ -157,20 +158,28 @@ def test_an_epoch_goes_on_over_the_old_clips_and_then_the_new(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["reference", "clips"])
+@pytest.mark.parametrize("kind", ["reference", "clips", "scenes"])
 def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, kind: str) -> None:
-    dataset, grown = place / "D", index_of(place, range(6))
-    shard(grown, dataset, *KINDS[kind])
-    remove(dataset, 2)
-    index_of(place, range(12))
+    dataset, policy, options = place / "D", POLICY, KINDS.get(kind, KINDS["clips"])
+    if kind == "scenes":
+        policy, more = scene_policy("mask"), ["--replan-scenes"]
+        grown = scenes_of(place, {"0": "ab", "1": "a", "2": "ab"})
+    else:
+        more, grown = [], index_of(place, range(6))
+    shard(grown, dataset, *options, policy=policy)
+    remove(dataset, 4)
+    if kind == "scenes":
+        scenes_of(place, {"0": "ab", "1": "ab", "3": "ab"})
+    else:
+        index_of(place, range(12))
     (place / "driver.py").write_text(DRIVER)
-    (place / "policy.yaml").write_text(POLICY)
+    (place / "policy.yaml").write_text(policy)
     old = ids(dataset)
     shutil.copytree(dataset, place / "OLD")
 
     def call(moment: int = 10_000) -> int:
-        asked = ["shard", "INDEX", "--policy", "policy.yaml", "--out", "D", "--append", "--workers", "0", *KINDS[kind]]
-        command = [sys.executable, "driver.py", str(moment), *asked]
+        asked = ["shard", grown.name, "--policy", "policy.yaml", "--out", "D", "--append", "--workers", "0"]
+        command = [sys.executable, "driver.py", str(moment), *asked, *options, *more]
         return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode
 
     def restore() -> None:
@@ -180,7 +189,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, k
 
     assert call() == 0
     new, files = ids(dataset), content(dataset)
-    assert new[: len(old)] == old
+    assert new[: len(old)] == old or kind == "scenes"
     assert len(new) > len(old)
     moments = 0
     restore()
@@ -195,3 +204,92 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, k
         moments += 1
         restore()
     assert moments >= 8
+
+
+def scenes_of(place: Path, cameras: dict[str, str]) -> Path:
+    """Index the videos of scenes. `cameras`: for each scene, the letters of its cameras."""
+    rows = [
+        f"videos/{NAME.format(2 * int(scene) + 'ab'.index(camera))}.mp4,{scene},{camera}"
+        for scene, letters in cameras.items()
+        for camera in letters
+    ]
+    (place / "SCENES.csv").write_text("\n".join(["uri,scene,camera", *rows]) + "\n")
+    run("index", place / "SCENES.csv", "--out", place / "SCENES", "--prune", "--prune-at-most", "1")
+    return place / "SCENES"
+
+
+def scene_policy(missing: str) -> str:
+    views = f"{{group: scene, view: camera, clock_fps: 4, missing: {missing}}}"
+    return f"{{policy: fps, fps: 4, frames: 2, tolerance_seconds: 1, views: {views}}}"
+
+
+def by_view(dataset: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    found = items(dataset).values()
+    return {(item["multiview_id"], item["view_name"]): item for item in found}
+
+
+@pytest.mark.parametrize("kind", ["reference", "clips"])
+@pytest.mark.parametrize("missing", ["skip", "mask"])
+def test_scenes_with_new_views_are_planned_again_on_request(place: Path, kind: str, missing: str) -> None:
+    dataset, policy = place / "D", scene_policy(missing)
+    grown = scenes_of(place, {"0": "ab", "1": "a", "2": "ab"})
+    shard(grown, dataset, *KINDS[kind], policy=policy)
+    before, clips = by_view(dataset), ClipDataset(dataset)
+    order = [(item["multiview_id"], item["view_name"]) for item in items(dataset).values()]
+    state = ClipSampler(clips, shuffle=False).state_dict(delivered=2)
+    files = content(dataset)
+    scenes_of(place, {"0": "ab", "1": "ab", "2": "ab", "3": "ab"})
+    said = shard(grown, dataset, *KINDS[kind], "--append", policy=policy, code=1)["output"]
+    assert re.search("scene 1: a scene of the dataset has a new view\n.*secret03.*\n.*--replan-scenes", said)
+    assert content(dataset) == files
+    shard(grown, dataset, *KINDS[kind], "--append", "--replan-scenes", policy=policy)
+    after = content(dataset)
+    shard(grown, dataset, *KINDS[kind], "--append", "--replan-scenes", policy=policy)
+    assert content(dataset) == after
+    at_once = place / "AT_ONCE"
+    shard(grown, at_once, *KINDS[kind], policy=policy)
+    expected, found = by_view(at_once), by_view(dataset)
+    assert sorted(found) == sorted(expected)
+    check_same(
+        {str(name): found[name] for name in sorted(found)}, {str(name): expected[name] for name in sorted(found)}
+    )
+    check_same(
+        *({str(name): some[name] for name in before if not name[0].startswith("1-")} for some in (found, before))
+    )
+    assert len(MultiViewDataset(ClipDataset(dataset))) == len(MultiViewDataset(ClipDataset(at_once)))
+    check_verified(dataset)
+    check_tables(dataset)
+    # An epoch goes on over old clips, and then over all new ones, among which are those of the scene.
+    now = ClipDataset(dataset)
+    sampler = ClipSampler(now, shuffle=False)
+    sampler.load_state_dict(state)
+    seen = [(now[number]["multiview_id"], now[number]["view_name"]) for number in sampler]
+    rest = [name for name in order[2:] if not name[0].startswith("1-")]
+    assert seen[: len(rest)] == rest
+    assert sorted(seen[len(rest) :]) == sorted(name for name in found if name[0][0] in "13")
+    # A view that was removed does not come back with another one.
+    remove(dataset, 0)
+    scenes_of(place, {"0": "ab", "1": "ab", "2": "ab", "3": "ab"})
+    assert (
+        "nothing was written"
+        in run("shard", grown, "--policy", policy, "--out", dataset, *KINDS[kind], "--append", "--replan-scenes").output
+    )
+    check_verified(dataset)
+
+
+def test_a_removed_view_and_new_names_of_views_are_refused(place: Path) -> None:
+    dataset, policy = place / "D", scene_policy("mask")
+    grown = scenes_of(place, {"0": "a", "1": "ab"})
+    shard(grown, dataset, policy=policy)
+    remove(dataset, 0)
+    scenes_of(place, {"0": "ab", "1": "ab"})
+    said = shard(grown, dataset, "--append", "--replan-scenes", policy=policy, code=1)["output"]
+    assert re.search("has a view that was removed from the dataset\n.*secret00.*\n.*remove it from the index", said)
+    scenes_of(place, {"1": "ab", "0": "b"})  # without the removed view, the other one is a new scene
+    shard(grown, dataset, "--append", policy=policy)
+    check_verified(dataset)
+    other, policy = place / "OTHER", scene_policy("skip")
+    shard(scenes_of(place, {"0": "a", "1": "a"}), other, policy=policy)
+    scenes_of(place, {"0": "a", "1": "a", "2": "ab"})
+    said = shard(grown, other, "--append", policy=policy, code=1)["output"]
+    assert re.search("clips must have all views.*\n.*a, b\n.*a\n", said)
