@@ -27,6 +27,8 @@ CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", 
 # The files and folders of a dataset. A dataset is replaced only if its folder has no other entries.
 FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, REMOVED_NAME, LOG_NAME)
 FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
+# Clips that will be appended are written into these folders of a dataset on a disk, first the second one.
+APPENDED_FOLDERS = (".appended", ".appended.unfinished")
 CLAIM_NAME = "unfinished.json"  # the object that keeps other runs away from a dataset in object storage
 # The name of a tar or its index. A tar that was written anew has the generation of the dataset as its last number.
 TAR_NAME = re.compile(r"([a-z]+-(\d{6,}))(?:-\d+)?\.(?:tar|idx)")

@@ -17,6 +17,7 @@ from framedex import Index
 from framedex.sharder.decoding import rgb
 from tests.support import made, media
 from tests.support.depth import EXAMPLES
+from tests.support.living import Forks
 from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
@@ -158,3 +159,11 @@ def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 def long_mp4() -> Path:
     """An MP4 of about 30 MB with sound, with the moov box at the end. `front.mp4` beside it has moov in front."""
     return made.long_mp4()
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[Forks]:
+    """A process that runs framedex commands in the test's folder, and kills them on request."""
+    found = Forks(tmp_path)
+    yield found
+    found.close()

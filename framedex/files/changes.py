@@ -118,7 +118,7 @@ def begun_generation(where: Place, command: str, options: Mapping[str, Any]) -> 
 def log_change(
     output: Output, generation: int, command: str, options: Mapping[str, Any], counts: Mapping[str, int] | None = None
 ) -> None:
-    """Add a line to the log, or replace its last line if that has the same generation.
+    """Add a line to the log. It replaces lines of this generation, and of later ones, which were never completed.
 
     Args:
         output: The index or dataset. If it is in object storage, LOG_NAME must be among the files that it may replace.
@@ -135,7 +135,7 @@ def log_change(
         version=__version__,
         counts=None if counts is None else dict(counts),
     )
-    earlier = [change for change in read_changes(output.local) if change.generation != generation]
+    earlier = [change for change in read_changes(output.local) if change.generation < generation]
     text = "".join(json.dumps(asdict(change), ensure_ascii=False) + "\n" for change in [*earlier, made])
     write_aside(output.local / LOG_NAME, text.encode())
     output.publish(output.local / LOG_NAME)

@@ -3,34 +3,33 @@
 The clips are written as a small dataset beside it, and then become a part of it by one change of its header.
 """
 
+import contextlib
 import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import yaml
 
 from framedex.core.column_rules import reading
 from framedex.errors import NoClipsError, OutputError
 from framedex.files.changes import log_change
 from framedex.files.outputs import Output
-from framedex.files.parquet_parts import part_path, table_of, write_part
+from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import ShardOptions, build_pieces, job_of
 from framedex.sharder.changing.change import (
     COMMAND,
     complete_log,
     digest_of,
-    finish_change,
-    generation_of_change,
-    names_of,
     next_number,
     opened_dataset,
     publish,
@@ -38,39 +37,33 @@ from framedex.sharder.changing.change import (
     replace_header,
     rows_of,
     sweep,
-    table_in_files,
     table_of_media,
 )
 from framedex.sharder.changing.remove import without_media
-from framedex.sharder.clips.labels import stored_labels
-from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
+from framedex.sharder.clips.labels import Labels, WantedLabels, stored_labels
+from framedex.sharder.layout import FILES, REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
 from framedex.sharder.packing.tars import index_path
+from framedex.sharder.planning.indexed_medium import OpenMedia
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
-from framedex.sharder.planning.units import units_of
+from framedex.sharder.planning.units import Unit, Units, units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import (
+    APPENDED_FOLDERS,
     CLIPS,
     CLIPS_FOLDER,
-    COLUMNS_NAME,
-    FAILURES,
     FAILURES_NAME,
-    FIELDS_NAME,
     HEADER,
     MEDIA_FOLDER,
-    OWN_NAME,
     POLICY_NAME,
     RECIPES_FOLDER,
-    REMOVED_NAME,
     SCHEMA_VERSION,
-    SHARDS,
     SHARDS_NAME,
 )
-from framedex.sharder.selection.mentions import user_columns
+from framedex.sharder.selection.mentions import SPLIT_COLUMN, user_columns
 from framedex.sharder.writing.output import First
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
-from framedex.storage.places import Place, local_of, parquet_file, small_bytes, small_text
+from framedex.storage.places import Place, Stored, local_of, parquet_file, small_bytes, small_text
 from framedex.storage.reader import ASIDE
-from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
 
@@ -88,96 +81,155 @@ def append_from_policy(
         replan_scenes: Whether to plan scenes of the dataset again that have new views.
 
     Raises:
+        FramedexError: A new row of the listing has no label, or there are too many labels.
         OutputError: The plan differs from that of the dataset, or another run is changing the dataset.
         PolicyError: A scene of the dataset has a new view, and `replan_scenes` is False.
     """
-    dataset_header(out)  # for an error that is about the whole dataset
-    before = small_bytes(out / HEADER)
-    header, layout = checked_header(out)
+    dataset_header(out)  # before a folder is created
     job = job_of(index, file.resolved, options)
-    check_plan(index, out, header, job)
-    split = file.policy.split
-    if split is not None and split.stratify is not None and split.keep is None:  # groups keep the splits that they have
-        file = replace(file, policy=replace(file.policy, split=replace(split, keep=str(out))))
-    schema = user_columns(index, file.policy.split)
-    _check_columns(out, layout, schema)
-    removed = removed_of(out, layout)
-    units = units_of(index, file, PIECE_FACTS)
-    there = _known_media(index, out, layout)
-    new, again = units.new(there, {row["media_id"] for row in removed} - {None}, replan=replan_scenes)
     asked: Row = {"append": True, "index": str(index.path), "index_generation": index.generation}
     asked |= {"replan_scenes": True} if replan_scenes else {}
-    folder = _folder_beside(out, options)
-    nothing = ShardReport(out=out, clips=0, media=0, frames=0, shards=0, resumed=0, failures=[], finished=True)
-    what = digest_of(index.content(), str(job["policy"]))
-    if not new:
-        finish_change(out, asked, what)
-        _remove(folder)
-        return replace(nothing, filtered=units.left_out)
+    opened = opened_dataset(out, asked | {"what": digest_of(index.content(), str(job["policy"]))})
+    folder = _folder_for(out, options)
+    with contextlib.ExitStack() as stack:
+        # Nothing else changes a folder while clips are packed. In a bucket, a removal need not wait for that.
+        output = None if isinstance(out, Stored) else stack.enter_context(opened)
+        addition = _planned(index, out, file, job, options, replan_scenes=replan_scenes)
+        report = _packed(index, folder, addition, file, job, options)
+        output = stack.enter_context(opened) if output is None else output
+        is_there = not report.clips or finished_report(folder, addition.job(job), index) is not None
+        if small_bytes(out / HEADER) != addition.before or not is_there:
+            raise OutputError(
+                "another run has changed the dataset meanwhile",
+                where=str(out),
+                remedy="run the same command again; clips that are packed are kept",
+            )
+        complete_log(output, addition.generation)
+        new = _append(output, out, folder, addition, asked) if report.clips else addition.layout
+        sweep(output, new)
+        shutil.rmtree(folder, ignore_errors=True)
+    return replace(report, out=out, filtered=addition.units.left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Addition:
+    """What is appended to a dataset.
+
+    Attributes:
+        before: The header of the dataset.
+        layout: The files of the dataset.
+        generation: The generation of the dataset.
+        units: The units of the policy.
+        new: The numbers of the units from which clips are made.
+        again: The numbers of those that replace clips of the dataset.
+        first: The first numbers of new rows.
+        labels: The labels with those of new rows. None if the dataset records no labels.
+        views: The key `views` of the new header. None if clips do not have several views.
+    """
+
+    before: bytes
+    layout: Layout
+    generation: int
+    units: Units
+    new: list[int]
+    again: list[int]
+    first: First
+    labels: Labels | None
+    views: Row | None
+
+    @property
+    def rows(self) -> pa.Array:
+        """int64 [mentions], the numbers of the mentions of the new units."""
+        return _rows(self.units, self.new)
+
+    def job(self, job: Row) -> Row:
+        """Return the values that identify the small dataset of the new clips."""
+        names = [name for name in (SPLIT_COLUMN,) if name in self.units.table.columns.column_names]
+        rows = self.units.table.columns.select(names).append_column("media_id", self.units.table.media_id)
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, rows.schema) as stream:
+            stream.write_table(rows.take(self.rows).combine_chunks())
+        digest = hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
+        return job | {"appended": asdict(self.first) | {"rows": digest}}
+
+
+def _rows(units: Units, some: Sequence[int]) -> pa.Array:
+    return pa.array(sorted({row for unit in some for row in units.rows(unit)}), pa.int64())
+
+
+def _planned(
+    index: Index, out: Place, file: PolicyFile, job: Row, options: ShardOptions, *, replan_scenes: bool
+) -> _Addition:
+    """Return what to append to a dataset. Raises the errors of `append_from_policy`."""
+    before = small_bytes(out / HEADER)
+    header, layout = checked_header(out)
+    check_plan(index, out, header, job)
+    _check_columns(out, layout, user_columns(index, file.policy.split))
+    units = units_of(index, file, PIECE_FACTS, appended_to=out)
+    media = OpenMedia(index, options.planning(index))
+
+    def has_clips(unit: Unit, known: Set[str]) -> bool:
+        return any(clip.mention.media_id not in known for clip in unit.sample(file.policy, media.timeline).clips)
+
+    removed = removed_of(out, layout)
+    there, gone = {*table_of_media(out, layout)["media_id"].to_pylist()}, {row["media_id"] for row in removed} - {None}
+    new, again = units.new(there, gone, has_clips, replan=replan_scenes)
     tars = layout.read(out, SHARDS_NAME, ["name"])
     first = First(
-        clip=sum(part.rows for part in layout.clips) + sum(row["stop_clip"] - row["first_clip"] for row in removed),
-        medium=_next(layout.media_numbers, sum(part.rows for part in layout.media)),
+        clip=rows_of(layout.clips) + sum(row["stop_clip"] - row["first_clip"] for row in removed),
+        medium=_next(layout.media_numbers, rows_of(layout.media)),
         tar=_next(layout.shard_numbers, 0 if tars is None else len(tars)),
     )
-    of_new = units.table.columns.take(pa.array(sorted({row for unit in new for row in units.rows(unit)})))
-    labels = _labels(header, of_new)
-    views = _views(out, header, [] if units.scenes is None else units.scenes.names)
-    job |= {"appended_to": hashlib.blake2b(before, digest_size=16).hexdigest()}
-    pieces = policy_pieces(units, file.policy, new)
-    own = replace(options, overwrite=True, labels=None)
-    report = finished_report(folder, job, index)  # if a run was killed after it had made the folder
+    labels = stored_labels(header.get("labels"))
+    if labels is not None and new:
+        values = units.table.columns[labels.column].take(_rows(units, new))
+        labels = labels.extended(values, str(index.path), "new row")
+    return _Addition(
+        before=before,
+        layout=layout,
+        generation=header.get("generation") or 1,
+        units=units,
+        new=new,
+        again=again,
+        first=first,
+        labels=labels,
+        views=_views(out, header, [] if units.scenes is None else units.scenes.names),
+    )
+
+
+def _packed(
+    index: Index, folder: Path, addition: _Addition, file: PolicyFile, job: Row, options: ShardOptions
+) -> ShardReport:
+    """Write the new clips as a small dataset, and return its report. If no clips can be made, nothing is written."""
+    nothing = ShardReport(out=folder, clips=0, media=0, frames=0, shards=0, resumed=0, failures=[], finished=True)
+    if not addition.new:
+        return nothing
+    own, labels = addition.job(job), addition.labels
+    wanted = None if labels is None else WantedLabels(column=labels.column, numbers=labels.numbers)
+    if (before := finished_report(folder, own, index)) is not None:
+        return with_labels(replace(before, finished=False), wanted)
+    shutil.rmtree(folder, ignore_errors=True)
+    schema, pieces = user_columns(index, file.policy.split), policy_pieces(addition.units, file.policy, addition.new)
+    options, count = replace(options, overwrite=True, labels=wanted), len(addition.new)
     try:
-        if report is None:
-            _remove(folder)
-            report = build_pieces(index, folder, job, schema, pieces, len(new), own, {}, first)
+        return build_pieces(index, folder, own, schema, pieces, count, options, {}, addition.first)
     except NoClipsError as error:
-        return replace(nothing, failures=error.failures, filtered=units.left_out)
-    names = units.table.facts.select(["uri", "member"]).append_column("media_id", units.table.media_id)
-    replaced = names.take(pa.array(sorted({row for unit in again for row in units.rows(unit)}), pa.int64()))
-    append_dataset(out, folder, replaced, before=before, facts=labels | views, asked=asked, what=what)
-    _remove(folder)
-    return with_labels(replace(report, out=out, filtered=units.left_out), None)
+        return replace(nothing, failures=error.failures)
 
 
-def _folder_beside(out: Place, options: ShardOptions) -> Path:
+def _folder_for(out: Place, options: ShardOptions) -> Path:
     """Return the local folder into which the new clips are written first."""
-    folder = local_of(out)
-    if folder is not None:
-        return Path(f"{os.path.realpath(folder)}.appended")
+    if not isinstance(out, Stored):
+        return out / APPENDED_FOLDERS[0]
     name = hashlib.blake2b(str(out).encode(), digest_size=8).hexdigest()
     base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if options.scratch is None else options.scratch
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     return base / f"append-{name}"
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder in which clips were written first. Raises OutputError if it has other files."""
-    if not folder.exists():
-        return
-    other = [name for name in names_of(folder) if not OWN_NAME.fullmatch(name)]
-    if other:
-        raise OutputError(
-            "the folder in which new clips are written first has other files",
-            where=str(folder),
-            found=", ".join(other[:5]),
-            remedy="rename the folder",
-        )
-    shutil.rmtree(folder)
-
-
 def _next(numbers: Numbers, rows: int) -> int:
     """Return the number of the next row of a table that has `rows` rows."""
     return int(numbers.of_row(np.array([rows]))[0])
-
-
-def _known_media(index: Index, out: Place, layout: Layout) -> Set[str]:
-    """Return the ids of all media that a dataset has, or of which it has failures."""
-    failures, videos = layout.read(out, FAILURES_NAME, ["uri"]), index.columns(["media_id", "uri", "member"])
-    names = pa.array(map(medium_name, videos["uri"].to_pylist(), videos["member"].to_pylist()), pa.string())
-    failed = pa.array([], pa.string()) if failures is None else failures["uri"].combine_chunks()
-    of_failures = videos["media_id"].filter(pc.is_in(names, failed, skip_nulls=True))
-    return {*table_of_media(out, layout)["media_id"].to_pylist(), *of_failures.to_pylist()}
 
 
 def check_plan(index: Index, out: Place, header: Mapping[str, Any], job: Row) -> None:
@@ -227,26 +279,15 @@ def _check_columns(out: Place, layout: Layout, schema: pa.Schema) -> None:
             )
 
 
-def _labels(header: Mapping[str, Any], columns: pa.Table) -> Row:
-    """Return the labels of a dataset for its header. New values have the next numbers, in sorted order."""
-    labels = stored_labels(header.get("labels"))
-    if labels is None:
-        return {}
-    new = sorted({*columns[labels.column].drop_null().to_pylist()} - labels.numbers.keys())
-    first = max(labels.numbers.values()) + 1
-    numbers = labels.numbers | {value: first + at for at, value in enumerate(new)}
-    return {"labels": replace(labels, numbers=numbers).stored()}
-
-
-def _views(out: Place, header: Mapping[str, Any], names: list[str]) -> Row:
-    """Return the names of the views of a dataset for its header. New views follow after the others.
+def _views(out: Place, header: Mapping[str, Any], names: list[str]) -> Row | None:
+    """Return the key `views` of a dataset's header with new names of views after the others.
 
     Raises:
         OutputError: Clips must have all views, and the listing has other views than the dataset.
     """
-    stored = header.get("views")
+    stored: Row | None = header.get("views")
     if stored is None:
-        return {}
+        return None
     if stored["missing"] != "mask" and {*names} != {*stored["names"]}:
         raise OutputError(
             "clips must have all views, but the listing has others than the dataset",
@@ -255,54 +296,36 @@ def _views(out: Place, header: Mapping[str, Any], names: list[str]) -> Row:
             allowed=", ".join(stored["names"]),
             remedy="complete the listing, or make the dataset anew with `missing: mask` or with the new views",
         )
-    return {"views": stored | {"names": [*stored["names"], *(name for name in names if name not in stored["names"])]}}
+    return stored | {"names": [*stored["names"], *(name for name in names if name not in stored["names"])]}
 
 
-def append_dataset(
-    out: Place, folder: Path, replaced: pa.Table, *, before: bytes, facts: Row, asked: Row, what: str
-) -> None:
-    """Make the files of a small dataset a part of a dataset.
-
-    Args:
-        out: The dataset.
-        folder: The small dataset, which was made with the first numbers that the dataset does not have.
-        replaced: The media whose clips the small dataset replaces, with the columns `media_id`, `uri` and `member`.
-        before: The header of the dataset when the small one was planned.
-        facts: Keys of the header to replace.
-        asked: The options, for the log.
-        what: A digest of the index and the policy.
-
-    Raises:
-        OutputError: The dataset was changed since the small one was planned, or another run is changing it.
-    """
-    with opened_dataset(out, asked | {"what": what}) as output:
-        if small_bytes(out / HEADER) != before:
-            raise OutputError(
-                "another run has changed the dataset meanwhile", where=str(out), remedy="run the same command again"
-            )
-        header, layout = checked_header(out)
-        added, own = checked_header(folder)
-        generation = header.get("generation") or 1
-        complete_log(output, generation)
-        next_one = generation_of_change(out, generation, asked)
-        log_change(output, next_one, COMMAND, asked)
-        digests, left = [str(added["build"]).encode()], layout
-        if len(replaced):
-            left, own_digests = without_media(output, out, replaced, next_one)
-            digests += own_digests
-        adding = _Adding(output=output, out=out, folder=folder, before=layout, layout=left, added=own)
-        new = adding.written()
-        ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
-        more = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg} | facts
-        replace_header(output, before, layout, new, next_one, more, digests)
-        counts = {
-            "clips": rows_of(own.clips),
-            "media": rows_of(own.media),
-            "tars": adding.tars,
-            "failures": adding.failures,
-        }
-        log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
-        sweep(output, new)
+def _append(output: Output, out: Place, folder: Path, addition: _Addition, asked: Row) -> Layout:
+    """Make the files of the small dataset in a folder a part of a dataset, and return the new layout."""
+    added, own = checked_header(folder)
+    generation = addition.generation + 1
+    log_change(output, generation, COMMAND, asked)
+    # Failures of media that are planned once more are replaced, and so are clips of scenes with new views.
+    facts = addition.units.table.facts.select(["uri", "member"])
+    planned = facts.append_column("media_id", addition.units.table.media_id).take(addition.rows)
+    left, digests = without_media(output, out, planned, generation)
+    adding = _Adding(output=output, out=out, folder=folder, before=addition.layout, layout=left, added=own)
+    new = adding.written()
+    header = json.loads(addition.before)
+    ffmpeg = sorted({*(header.get("index_ffmpeg") or []), *(added.get("index_ffmpeg") or [])})
+    more: Row = {"index_generation": added["index_generation"], "index_ffmpeg": ffmpeg}
+    more |= {} if addition.labels is None else {"labels": addition.labels.stored()}
+    more |= {} if addition.views is None else {"views": addition.views}
+    digests = [str(added["build"]).encode(), *digests]
+    replace_header(output, addition.before, addition.layout, new, generation, more, digests)
+    counts = {
+        "clips": rows_of(own.clips),
+        "media": rows_of(own.media),
+        "tars": adding.tars,
+        "failures": adding.failures,
+        "replaced": rows_of(addition.layout.clips) - rows_of(left.clips),
+    }
+    log_change(output, generation, COMMAND, asked, {name: count for name, count in counts.items() if count})
+    return new
 
 
 @dataclass(kw_only=True)
@@ -331,27 +354,18 @@ class _Adding:
 
     def written(self) -> Layout:
         """Add all files, and return the new layout."""
-        for row in self._rows(self.folder, self.added, SHARDS_NAME):
+        tars = self.added.read(self.folder, SHARDS_NAME, ["name"])
+        for name in [] if tars is None else tars["name"].to_pylist():
             self.tars += 1
-            for path in (Path(row["name"]), index_path(Path(row["name"]))):
+            for path in (Path(name), index_path(Path(name))):
                 self._copy(self.folder / path, self.output.local / path)
-        numbers = {
-            name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in (FIELDS_NAME, COLUMNS_NAME)
-        }
-        numbers |= {REMOVED_NAME: self.layout.numbers(self.out, REMOVED_NAME)}
-        for name, columns in ((FAILURES_NAME, FAILURES), (SHARDS_NAME, SHARDS)):
-            numbers[name] = self._joined(name, columns)
+        numbers = {name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in FILES}
         return replace(
             self.layout,
             clips=[*self.layout.clips, *self._parts(RECIPES_FOLDER, CLIPS_FOLDER)],
             media=[*self.layout.media, *self._parts(MEDIA_FOLDER)],
             files=numbers,
         )
-
-    @staticmethod
-    def _rows(place: Place, layout: Layout, name: str) -> list[Row]:
-        table = table_in_files(place, layout, name)
-        return [] if table is None else table.to_pylist()
 
     def _parts(self, *folders: str) -> list[Part]:
         old = (part.number for layout in (self.before, self.layout) for part in layout.parts(folders[0]))
@@ -364,29 +378,18 @@ class _Adding:
         return found
 
     def _file(self, name: str) -> list[int]:
-        """Add the file of `fields` or `columns`, and return its number."""
-        number = self._next(name)
-        for path in self.added.paths(self.folder, name):
-            self._copy(Path(str(path)), self.output.local / file_name(name, number))
-            return [number]
-        return []
-
-    def _next(self, name: str) -> int:
-        """Return the number of the next file of a table of FILES."""
-        old = (number for layout in (self.before, self.layout) for number in layout.numbers(self.out, name))
-        return max(1, next_number(old))
-
-    def _joined(self, name: str, columns: pa.Schema) -> list[int]:
-        """Write all rows of a table into a new file if rows are added, and return the numbers of its files."""
-        old, rows = self.layout.numbers(self.out, name), self._rows(self.folder, self.added, name)
+        """Add the file of a table of FILES if it has rows, and return its number."""
+        layouts = (self.before, self.layout)
+        number = max(1, next_number(one for layout in layouts for one in layout.numbers(self.out, name)))
+        rows = 0
+        for path in map(local_of, self.added.paths(self.folder, name)):
+            assert path is not None
+            rows += pq.read_metadata(path).num_rows
+            if rows:
+                self._copy(path, self.output.local / file_name(name, number))
         if name == FAILURES_NAME:
-            self.failures = len(rows)
-        if not rows:
-            return old
-        target = self.output.local / file_name(name, number := self._next(name))
-        write_part(target, table_of([*self._rows(self.out, self.layout, name), *rows], columns), version=SCHEMA_VERSION)
-        publish(self.output, target)
-        return [number]
+            self.failures = rows
+        return [number] if rows else []
 
     def _copy(self, path: Path, target: Path) -> None:
         """Make a file of the small dataset a file of the dataset, too, if possible without a copy of its content."""

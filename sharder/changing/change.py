@@ -7,6 +7,7 @@ If a run is killed, the same command completes the change.
 import contextlib
 import hashlib
 import json
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ import pyarrow as pa
 
 from framedex.core.column_rules import reading
 from framedex.errors import FormatError, OutputError
-from framedex.files.changes import LOG_NAME, begun_generation, log_change, next_generation, read_changes
+from framedex.files.changes import LOG_NAME, log_change, read_changes
 from framedex.files.outputs import Output, StoredOutput, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import part_path, read_file
 from framedex.indexer.sources.discover import media_id
-from framedex.sharder.layout import REMEDY, Layout, Part, checked_header
+from framedex.sharder.layout import REMEDY, Layout, Part
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.schema import (
+    APPENDED_FOLDERS,
     CLAIM_NAME,
     FOLDER_NAMES,
     HEADER,
@@ -53,31 +55,8 @@ def digest_of(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-def finish_change(out: Place, asked: Row, what: str) -> None:
-    """Complete the log of a change that was killed after it had replaced the header, and delete the old files.
-
-    `asked` and `what` are as in `append_dataset`.
-    """
-    with opened_dataset(out, asked | {"what": what}) as output:
-        header, layout = checked_header(out)
-        complete_log(output, header.get("generation") or 1)
-        sweep(output, layout)
-
-
 def rows_of(parts: Sequence[Part]) -> int:
     return sum(part.rows for part in parts)
-
-
-def generation_of_change(out: Place, generation: int, asked: Row) -> int:
-    """Return the generation of a change. A change that was killed before it replaced the header keeps its generation.
-
-    Args:
-        out: The dataset.
-        generation: The generation in its header.
-        asked: The options.
-    """
-    begun = begun_generation(out, COMMAND, asked)
-    return begun if begun is not None and begun > generation else next_generation(out, generation, COMMAND, {})
 
 
 def replace_header(
@@ -137,7 +116,9 @@ def complete_log(output: Output, generation: int) -> None:
 
 
 def sweep(output: Output, layout: Layout) -> None:
-    """Delete the files of a dataset that its header does not name."""
+    """Delete the files of a dataset that its header does not name, and clips that a killed run was about to append."""
+    for name in APPENDED_FOLDERS:
+        shutil.rmtree(output.local / name, ignore_errors=True)
     kept = {*layout.names(output.where), HEADER, LOG_NAME, CLAIM_NAME, POLICY_NAME}
     if (shards := layout.read(output.where, SHARDS_NAME, ["name"])) is not None:
         tars = [Path(name) for name in shards["name"].to_pylist()]

@@ -19,14 +19,13 @@ from framedex.core.words import counted
 from framedex.errors import FormatError, OutputError
 from framedex.files.changes import listed_names, log_change
 from framedex.files.outputs import Output
-from framedex.files.parquet_parts import PartWriter, part_path, read_file, table_of, write_part
+from framedex.files.parquet_parts import part_path, read_file, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import media_id
 from framedex.sharder.changing.change import (
     COMMAND,
     complete_log,
     digest_of,
-    generation_of_change,
     next_number,
     opened_dataset,
     part_columns,
@@ -40,7 +39,16 @@ from framedex.sharder.changing.change import (
 )
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
-from framedex.sharder.layout import REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
+from framedex.sharder.layout import (
+    REMEDY,
+    Layout,
+    Numbers,
+    Part,
+    checked_header,
+    dataset_header,
+    file_name,
+    read_layout,
+)
 from framedex.sharder.packing.tars import INDEX_VERSION, Tar, index_path
 from framedex.sharder.planning.steps import NO_MEDIUM
 from framedex.sharder.reading import SourceFiles
@@ -194,14 +202,15 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         failures = FAILURES.empty_table() if failures is None else failures
         ids = {row["media_id"] for row in removed_of(out, layout)}
         rows, uris, unknown = choose(media, failures, header["root"], ids)
-        gone = _Gone.of(out, header, layout, media, rows)
+        all_views = (header.get("views") or {}).get("missing") in ("error", "skip")
+        gone = _Gone.of(out, layout, media, rows, all_views=all_views)
         lost = gone.failures(failures, media, uris)
         if not len(rows) and not np.any(lost):
             sweep(output, layout)
             return _report(gone, 0, 0, unknown)
         if not gone.left:
             raise OutputError("no clip would be left", where=str(out), remedy="delete the whole dataset instead")
-        next_one = generation_of_change(out, generation, asked)
+        next_one = generation + 1
         log_change(output, next_one, COMMAND, asked)
         writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
         new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
@@ -228,12 +237,15 @@ def without_media(output: Output, out: Place, media: pa.Table, generation: int) 
         FormatError: The dataset cannot be read.
         StaleError: A tar is not the tar that the dataset recorded.
     """
-    header, layout = checked_header(out)
+    layout = read_layout(out)
     there, failures = table_of_media(out, layout), table_in_files(out, layout, FAILURES_NAME)
     failures = FAILURES.empty_table() if failures is None else failures
+    uris = {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())}
     is_replaced = pc.is_in(there["media_id"], media["media_id"].combine_chunks()).to_numpy()
-    gone = _Gone.of(out, header, layout, there, np.flatnonzero(is_replaced))
-    lost = gone.failures(failures, there, {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())})
+    gone = _Gone.of(out, layout, there, np.flatnonzero(is_replaced), all_views=True)
+    lost = gone.failures(failures, there, uris)
+    if not is_replaced.any() and not lost.any():
+        return layout, []
     writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=generation)
     return writer.written(failures.filter(pa.array(~lost)), set()), writer.digests
 
@@ -281,8 +293,15 @@ class _Gone:
     tars: NDArray[np.int64]
 
     @classmethod
-    def of(cls, out: Place, header: Row, layout: Layout, media: pa.Table, rows: NDArray[np.int64]) -> "_Gone":
-        """Return the rows of media and their clips. If clips may not lack a view, all views of these clips leave.
+    def of(cls, out: Place, layout: Layout, media: pa.Table, rows: NDArray[np.int64], *, all_views: bool) -> "_Gone":
+        """Return the rows of media and their clips.
+
+        Args:
+            out: The dataset.
+            layout: Its files.
+            media: The names of all media.
+            rows: The positions of those that leave.
+            all_views: Whether the other views of their clips leave, too.
 
         Raises:
             FormatError: A clip has the number of a medium or of a tar that the dataset lacks.
@@ -300,7 +319,7 @@ class _Gone:
         tars = layout.read(out, SHARDS_NAME, ["name"])
         _check_numbers(out, "shard", layout.shard_numbers, shards[shards >= 0], 0 if tars is None else len(tars))
         is_gone = np.isin(of_media, numbers)
-        if (header.get("views") or {}).get("missing") in ("error", "skip"):
+        if all_views:
             shared = clips[MULTIVIEW].filter(pa.array(is_gone)).drop_null().unique()
             is_gone = is_gone | pc.is_in(clips[MULTIVIEW], shared).to_numpy()
         return cls(
@@ -525,7 +544,10 @@ class _Rewriting:
             return read_file(file, path).combine_chunks()
 
     def _columns(self, name: str) -> list[int]:
-        """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files."""
+        """Write the files of `fields` or `columns` anew that have removed clips. Return the numbers of all files.
+
+        Each row group becomes a file, so that later changes write less.
+        """
         found: list[int] = []
         old = self.layout.numbers(self.out, name)
         number, first = next_number(old), 0
@@ -537,19 +559,17 @@ class _Rewriting:
                 if stays.all():
                     found.append(one)
                     continue
-                if not stays.any():
-                    continue
-                target = self.output.local / file_name(name, number)
-                writer = PartWriter(target, file.schema_arrow.remove_metadata(), version=SCHEMA_VERSION)
                 at = 0
                 for group in range(file.metadata.num_row_groups):
-                    table = file.read_row_group(group, use_threads=False)
-                    writer.write(table.filter(pa.array(stays[at : at + len(table)])))
+                    table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+                    kept = table.filter(pa.array(stays[at : at + len(table)]))
                     at += len(table)
-                writer.commit()
-            self._publish(target)
-            found.append(number)
-            number += 1
+                    if len(kept):
+                        target = self.output.local / file_name(name, number)
+                        write_part(target, kept, version=SCHEMA_VERSION)
+                        self._publish(target)
+                        found.append(number)
+                        number += 1
         if old and first != self.gone.count:
             raise FormatError(
                 "the file does not belong to the dataset",

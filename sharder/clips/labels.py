@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,30 @@ class Labels:
             found = few(tally(plain(values).take(pa.array(wrong)).chunks))
             raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
         return np.array(list(self.numbers.values()), np.int64)[place]
+
+    def extended(self, values: pa.ChunkedArray, where: str, unit: str) -> "Labels":
+        """Return labels that also have numbers for new values: the next ones, in the order of the sorted values.
+
+        Args:
+            values: The values of the column in new rows.
+            where: The path of the index, for errors.
+            unit: The word that errors use for the owner of a value.
+
+        Raises:
+            FramedexError: A value is null, or there would be too many different values.
+        """
+        new = sorted({*plain(values).drop_null().to_pylist()} - self.numbers.keys())
+        if len(self.numbers) + len(new) > MAX_CLASSES:
+            raise FramedexError(
+                "the column has too many different values for labels",
+                where=f"{where}, column {self.column!r}",
+                found=counted(len(self.numbers) + len(new), "different value"),
+                allowed=f"up to {MAX_CLASSES:,}",
+            )
+        first = max(self.numbers.values()) + 1
+        every = replace(self, numbers=self.numbers | {value: first + at for at, value in enumerate(new)})
+        every.numbered(values, where, unit)
+        return every
 
     def _unknown(self, where: str, count: int, found: str) -> FramedexError:
         classes = ", ".join(repr(value) for value in itertools.islice(self.numbers, SHOWN))

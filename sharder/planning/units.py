@@ -35,6 +35,7 @@ from framedex.sharder.selection.mentions import (
     check_there,
     left_out,
 )
+from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
 WITH_TEXT = (
@@ -320,12 +321,15 @@ class Units:
         scene = self.scenes.scenes[unit]
         return sorted({*scene.mentions, scene.first})
 
-    def new(self, media: Set[str], removed: Set[str], *, replan: bool = False) -> tuple[list[int], list[int]]:
+    def new(
+        self, media: Set[str], removed: Set[str], has_clips: Callable[[Unit, Set[str]], bool], *, replan: bool = False
+    ) -> tuple[list[int], list[int]]:
         """Return the units that have media which a dataset does not have.
 
         Args:
             media: The ids of the dataset's media.
             removed: The ids of media that were removed from it.
+            has_clips: A function that returns whether clips of other media than the given ones are made from a unit.
             replan: Whether a scene of the dataset may have new views. All units that have media of such a scene are
                 planned again.
 
@@ -342,6 +346,9 @@ class Units:
         rows = [np.array(self.rows(unit)) for unit in range(len(self))]
         new = [unit for unit, own in enumerate(rows) if not known[own].all()]
         shared = [unit for unit in new if known[rows[unit]].any()]
+        more = [has_clips(unit, media | removed) for unit in self.some(shared)]
+        same = {unit for unit, has_more in zip(shared, more, strict=True) if not has_more}
+        new, shared = ([unit for unit in units if unit not in same] for units in (new, shared))
         if not shared:
             return new, []
         if not replan:
@@ -349,7 +356,7 @@ class Units:
                 "a scene of the dataset has a new view",
                 where=f"scene {self.scenes.scenes[shared[0]].name}",
                 found=self._uris(rows[shared[0]][~known[rows[shared[0]]]]),
-                remedy="pass --replan-scenes, or leave it out by the policy's filter",
+                remedy="pass --replan-scenes, or remove it from the index",
             )
         again = {*shared}
         while True:  # until no other unit has media of these units
@@ -365,7 +372,7 @@ class Units:
                     "a scene to plan again has a view that was removed from the dataset",
                     where=f"scene {self.scenes.scenes[unit].name}",
                     found=self._uris(rows[unit][gone[rows[unit]]]),
-                    remedy="remove it from the index, too, or leave it out by the policy's filter",
+                    remedy="remove it from the index, too",
                 )
         return sorted({*new, *again}), sorted(again)
 
@@ -390,7 +397,14 @@ class Units:
         return Unit(mentions=mentions, scene=self.scenes.scenes[unit], view_names=self.scenes.names)
 
 
-def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_be_empty: bool = False) -> Units:
+def units_of(
+    index: Index,
+    file: PolicyFile,
+    facts: Sequence[str] = (),
+    *,
+    may_be_empty: bool = False,
+    appended_to: Place | None = None,
+) -> Units:
     """Return the units of a policy over an index.
 
     Args:
@@ -398,6 +412,7 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
         file: The policy.
         facts: The names of the columns of `videos` that `Units.table.facts` contains.
         may_be_empty: Whether the filter may leave out all media.
+        appended_to: The dataset to which the clips are appended. Its groups keep their splits.
 
     Raises:
         PolicyError: The ranges, the filter, the split or the views do not fit the columns of the listing, or the filter
@@ -409,7 +424,7 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
         check_there(
             views.columns, index.listing, where="views", remedy="index a listing with columns for scenes and views"
         )
-    table = all_mentions(index, file.filter, file.policy.split, facts)
+    table = all_mentions(index, file.filter, file.policy.split, facts, appended_to=appended_to)
     skipped = LeftOut() if may_be_empty else left_out(index, file, table)
     if views is None:
         return Units(table=table, scenes=None, left_out=skipped)

@@ -40,16 +40,22 @@ SPLIT_COLUMN = "split"  # column of clips with the user's column of that name, o
 REMEDY = "use a dataset that was made with this split, by a version of framedex that records columns (3.5 or later)"
 
 
-def kept_splits(split: Split) -> dict[str, str]:
+def kept_splits(split: Split, appended_to: Place | None = None) -> dict[str, str]:
     """Return the split of each group of rows in the dataset `split.keep`, or {} if `split.keep` is None.
+
+    Args:
+        split: The split of the policy.
+        appended_to: A dataset whose groups keep their splits, too. They take precedence.
 
     Raises:
         FormatError: The dataset does not exist or lacks a column.
         PolicyError: In the dataset, a group has several splits, or its split is not a key of the policy's `shares`.
     """
-    if split.keep is None:
-        return {}
-    where = place(split.keep)
+    first = {} if split.keep is None else _kept_splits(split, place(split.keep))
+    return first if appended_to is None else first | _kept_splits(split, appended_to)
+
+
+def _kept_splits(split: Split, where: Place) -> dict[str, str]:
     dataset_header(where)
     groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
     pairs = pa.table({"group": groups, "split": splits}).group_by(["group", "split"]).aggregate([]).to_pylist()
@@ -59,14 +65,14 @@ def kept_splits(split: Split) -> dict[str, str]:
         if known.setdefault(group, name) != name:
             raise PolicyError(
                 "a group has several splits in the dataset whose splits are kept",
-                where=f"split, keep: {split.keep}, {split.by} {group!r}",
+                where=f"split, {where}, {split.by} {group!r}",
                 found=f"{known[group]} and {name}",
                 remedy="set `by` to the column by which that dataset was split",
             )
         if name not in shares:
             raise PolicyError(
                 "the dataset whose splits are kept has a split for which the policy has no share",
-                where=f"split, keep: {split.keep}",
+                where=f"split, {where}",
                 found=str(name),
                 allowed=", ".join(shares),
             )
@@ -177,7 +183,12 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
 
 
 def all_mentions(
-    index: Index, filter_: pc.Expression | None, split: Split | None, facts: Sequence[str] = ()
+    index: Index,
+    filter_: pc.Expression | None,
+    split: Split | None,
+    facts: Sequence[str] = (),
+    *,
+    appended_to: Place | None = None,
 ) -> MentionTable:
     """Return all mentions that the filter accepts.
 
@@ -189,6 +200,7 @@ def all_mentions(
         filter_: The filter of the policy. If None, all mentions are returned.
         split: The split of the policy. If None, mentions are not assigned to splits.
         facts: The names of the columns of `videos` that the result contains.
+        appended_to: A dataset whose groups keep their splits, if the split is stratified.
 
     Raises:
         PolicyError: The filter or the split requires a column that does not exist or has another type.
@@ -196,7 +208,7 @@ def all_mentions(
     dealt = None
     if split is not None and split.stratify is not None:
         passed = (joined.filter(pa.array(_passes(joined, filter_))) for _, _, _, joined in joined_mentions(index))
-        dealt = split.deal(split.stratify, passed, kept_splits(split))
+        dealt = split.deal(split.stratify, passed, kept_splits(split, appended_to))
     media: list[pa.Array] = [pa.array([], pa.string())]
     kept = [as_videos(VIDEOS.empty_table(), facts)]
     numbers, rows, columns = [NO_ROWS], [NO_ROWS], list[pa.Table]()

@@ -26,7 +26,8 @@ def check_output(out: Path, *, overwrite: bool) -> None:
     """Raise OutputError unless `out` is a new folder, an empty folder, or a dataset that may be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    names = {path.name for path in out.iterdir()} - {*schema.FOLDER_NAMES, LOCK_NAME} if out.is_dir() else {out.name}
+    own = {*schema.FOLDER_NAMES, *schema.APPENDED_FOLDERS, LOCK_NAME}
+    names = {path.name for path in out.iterdir()} - own if out.is_dir() else {out.name}
     strange = sorted(name for name in names if not out.is_dir() or not schema.OWN_NAME.fullmatch(name))
     try:
         dataset_header(out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,25 +12,79 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.support.datasets import run
+from tests.support.running import environment
 
 COUNT = 24
 NAME, CAPTION = "secret{:02d}", "caption of {:02d}"
 
-# At the n-th time that a file is renamed or deleted, the process is killed before it happens.
-DRIVER = """
-import os, runpy, signal, sys
+# Imports framedex once. Each line of its input has a command, the seconds after which to kill it, and the number of the
+# renaming or deletion before which to kill it, or null. Each command runs in a fork. Its exit code and the seconds that
+# it ran are written.
+FORKS = """
+import json, os, shutil, signal, sys, time
 from pathlib import Path
-left = [int(sys.argv.pop(1))]
-def killing(call):
-    def killed_or_called(*arguments, **options):
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] -= 1
-        return call(*arguments, **options)
-    return killed_or_called
-os.replace, Path.unlink = killing(os.replace), killing(Path.unlink)
-runpy.run_module("framedex", run_name="__main__", alter_sys=True)
+from framedex.cli import main
+def kill_before(moment):
+    left = [moment]
+    def killing(call):
+        def killed_or_called(*arguments, **options):
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*arguments, **options)
+        return killed_or_called
+    os.replace, os.rename, Path.unlink = map(killing, (os.replace, os.rename, Path.unlink))
+    shutil.rmtree = killing(shutil.rmtree)
+for line in sys.stdin:
+    arguments, seconds, moment = json.loads(line)
+    begun = time.perf_counter()
+    child = os.fork()
+    if not child:
+        os.dup2(2, 1)
+        if moment is not None:
+            kill_before(moment)
+        main(arguments)
+        os._exit(0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([code, time.perf_counter() - begun]), flush=True)
 """
+
+
+class Forks:
+    """A process that runs framedex commands in a folder, each in a fork, and kills them on request."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FORKS],
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.seconds = 0.0  # that the last command ran
+
+    def run(self, *arguments: str, kill_after: float | None = None, kill_before: int | None = None) -> int:
+        """Run a command, and return its exit code.
+
+        Args:
+            kill_after: the seconds after which to kill it.
+            kill_before: the number, from 0 on, of the renaming or deletion of a file before which to kill it.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([arguments, kill_after, kill_before]) + "\n")
+        self._process.stdin.flush()
+        code, self.seconds = json.loads(self._process.stdout.readline())
+        return int(code)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 def write_listing(place: Path, numbers: Sequence[int], name: str = "listing.csv") -> Path:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,8 +15,7 @@ import framedex
 from framedex import Index
 from tests.support.datasets import content, run
 from tests.support.images import tar_of
-from tests.support.living import CAPTION, COUNT, DRIVER, NAME, files_with, index, write_listing
-from tests.support.running import environment
+from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
 
 Medium = Callable[[str], Path]
 
@@ -307,7 +304,9 @@ COMMANDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(
+    folder: Path, tmp_path: Path, forks: Forks, name: str
+) -> None:
     write_listing(tmp_path, range(4, COUNT))
     index(tmp_path)
     (tmp_path / "INDEX" / "log.jsonl").unlink()  # it has a date
@@ -317,7 +316,6 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(folder: Path, tmp_
     (tmp_path / "list.txt").write_text("\n".join(sorted(uris(range(6, 8)))))
     if name == "compact":
         index(tmp_path, prune=True)
-    (tmp_path / "driver.py").write_text(DRIVER)
     old = captions(tmp_path)
     shutil.copytree(tmp_path / "INDEX", tmp_path / "OLD")
 
@@ -325,9 +323,8 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(folder: Path, tmp_
         shutil.rmtree(tmp_path / "INDEX")
         shutil.copytree(tmp_path / "OLD", tmp_path / "INDEX")
 
-    def call(moment: int = 10_000) -> int:
-        command = [sys.executable, "driver.py", str(moment), *COMMANDS[name]]
-        return subprocess.run(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL).returncode
+    def call(moment: int | None = None) -> int:
+        return forks.run(*COMMANDS[name], kill_before=moment)
 
     assert call() == 0
     new, files = captions(tmp_path), content(tmp_path / "INDEX")

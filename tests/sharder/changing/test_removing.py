@@ -9,8 +9,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError
 from tests.support.datasets import content, run
-from tests.support.living import CAPTION, COUNT, DRIVER, NAME, files_with, index, write_listing
-from tests.support.running import environment
+from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
 
 Medium = Callable[[str], Path]
 KINDS = {
@@ -363,21 +360,18 @@ def test_states_of_the_dataset_before_are_refused_if_they_cannot_be_continued(pl
         ClipSampler(changed, shuffle=True, seed=2).load_state_dict(state)
     again = ClipSampler(changed, shuffle=True, seed=1)
     again.load_state_dict(state)
-    with pytest.raises(FramedexError, match="another version of the dataset"):
+    with pytest.raises(FramedexError, match="changed since it was opened"):
         old.load_state_dict(again.state_dict())
     with pytest.raises(FramedexError, match="weights must have a value for each clip"):
         ClipSampler(changed, weights=np.ones(len(old)))
 
 
-def test_another_command_after_a_kill_does_not_harm_the_change_before(place: Path) -> None:
+def test_another_command_after_a_kill_does_not_harm_the_change_before(place: Path, forks: Forks) -> None:
     dataset = shard(place, *KINDS["clips"])
     whole = items(dataset)
-    (place / "driver.py").write_text(DRIVER)
 
     def killed(moment: int, number: int) -> bool:
-        name = f"videos/{NAME.format(number)}.mp4"
-        command = [sys.executable, "driver.py", str(moment), "shard", "D", "--remove", name]
-        return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode != 0
+        return forks.run("shard", "D", "--remove", f"videos/{NAME.format(number)}.mp4", kill_before=moment) != 0
 
     moment = 0
     while killed(moment, 3) and json.loads((dataset / "dataset.json").read_text()).get("generation") is None:
@@ -425,17 +419,15 @@ def test_a_header_with_wrong_values_is_refused(place: Path, key: str, value: Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["reference", "clips"])
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_dataset(place: Path, kind: str) -> None:
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_dataset(place: Path, forks: Forks, kind: str) -> None:
     dataset = shard(place, *KINDS[kind])
     remove(dataset, 0)
-    (place / "driver.py").write_text(DRIVER)
     (place / "list.txt").write_text("".join(f"videos/{NAME.format(number)}.mp4\n" for number in TAKEN))
     old = ids(dataset)
     shutil.copytree(dataset, place / "OLD")
 
-    def call(moment: int = 10_000) -> int:
-        command = [sys.executable, "driver.py", str(moment), "shard", "D", "--remove", "@list.txt"]
-        return subprocess.run(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL).returncode
+    def call(moment: int | None = None) -> int:
+        return forks.run("shard", "D", "--remove", "@list.txt", kill_before=moment)
 
     def restore() -> None:
         shutil.rmtree(dataset)
