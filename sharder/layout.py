@@ -121,6 +121,17 @@ class Layout:
     media_numbers: Numbers = field(default=ALL)
     shard_numbers: Numbers = field(default=ALL)
 
+    def continues(self, earlier: "Layout") -> bool:
+        """Return whether clips were only appended since an earlier layout of the dataset, so that its files are there.
+
+        The files of `fields`, `columns` and `shards` change only if clips were removed.
+        """
+        pairs = ((self.clips, earlier.clips), (self.media, earlier.media))
+        gone = ((self.media_numbers, earlier.media_numbers), (self.shard_numbers, earlier.shard_numbers))
+        return all(now[: len(then)] == then for now, then in pairs) and all(
+            np.array_equal(now.gone, then.gone) for now, then in gone
+        )
+
     def parts(self, table: str) -> list[Part]:
         """Return the parts of `clips`, `recipes` or `media`."""
         return self.media if table == MEDIA_FOLDER else self.clips

@@ -208,6 +208,7 @@ class Manifest(ClipSource):
     def _open(self) -> None:
         # These caches are not pickled (see `__getstate__`), so each process has its own.
         self._header_state: tuple[int, ...] = ()  # see `_file_state`; from when the header was last compared
+        self._grown = b""  # the header after clips were appended, which this object does not have
         self._lock = threading.Lock()
         self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may need much memory in Python
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
@@ -377,11 +378,27 @@ class Manifest(ClipSource):
             return constant_columns(file, tables.MEDIA)
 
     def was_changed(self) -> bool:
-        """Return whether the dataset was changed since it was opened. Raises OSError, StorageError if reading fails."""
+        """Return whether the dataset was changed since it was opened, except for clips that were appended.
+
+        Raises:
+            OSError, StorageError: The header cannot be read.
+        """
         try:
-            return small_bytes(self.path / tables.HEADER) != self._header_bytes
+            now = small_bytes(self.path / tables.HEADER)
         except FileNotFoundError:
             return True
+        if now not in (self._header_bytes, self._grown) and self._grew_to(now):
+            self._grown = now
+        return now not in (self._header_bytes, self._grown)
+
+    def _grew_to(self, header_bytes: bytes) -> bool:
+        """Return whether a header is that of this dataset after clips were appended."""
+        try:
+            header = json.loads(header_bytes)
+            is_later = any(one["checksum"] == self.checksum() for one in header.get("before") or [])
+            return is_later and layout_of(header).continues(self.header.layout)
+        except MALFORMED:
+            return False
 
     def _check_file_unchanged(self) -> None:
         """Raise FormatError if the dataset is on a disk and was changed since it was opened. This takes microseconds.

@@ -113,7 +113,7 @@ def append_from_policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Addition:
-    """What is appended to a dataset.
+    """The new clips of a dataset, before they are packed.
 
     Attributes:
         before: The header of the dataset.

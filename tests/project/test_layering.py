@@ -53,7 +53,7 @@ LIBRARIES = {
     "obstore": "storage",
     "duckdb": "auditor.tables",
     "fsspec": "auditor.tables",
-    "yaml": "sharder.policies sharder.writing loader.contact_sheets",
+    "yaml": "sharder.changing sharder.policies sharder.writing loader.contact_sheets",
     "pydantic": "sharder.configuration",
     "numba": "sharder.decoding",
     "tqdm": "core",

@@ -16,7 +16,7 @@ from tests.support.media import Medium
 from tests.support.s3 import Bucket
 
 MEDIA, MORE, TAKEN = 300, 30, (7, 150, 299)
-POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 9, val: 1}}}"
+POLICY = "{policy: uniform, frames: 2, split: {shares: {train: 9, val: 1}}}"
 
 
 def put_listing(bucket: Bucket, numbers: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 import signal
@@ -25,7 +26,7 @@ from tests.sharder.changing.test_removing import (
     remove,
 )
 from tests.support.datasets import content, run
-from tests.support.living import COUNT, NAME, Forks
+from tests.support.living import COUNT, NAME, Forks, files_with
 
 Medium = Callable[[str], Path]
 POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 3, val: 1}}}"
@@ -154,8 +155,128 @@ def test_an_epoch_goes_on_over_the_old_clips_and_then_the_new(
         ClipSampler(now, weights=np.ones(len(clips)))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_that_are_open_keep_the_clips_that_they_know(place: Path, kind: str) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset, *KINDS[kind])
+    before = items(dataset)
+    unread, read = ClipDataset(dataset), ClipDataset(dataset)
+    assert all(read[number] for number in range(len(read)))
+    state = ClipSampler(read, shuffle=True, seed=2).state_dict(delivered=3)
+    index_of(place, range(16))
+    shard(grown, dataset, *KINDS[kind], "--append")
+    for reader in (unread, read, pickle.loads(pickle.dumps(read))):
+        found = [reader[number] for number in range(len(reader))]
+        check_same({item["clip_id"]: item for item in found}, before)
+        assert reader.column("caption").tolist() == [item["caption"] for item in found]
+    later = ClipSampler(read, shuffle=True, seed=2)
+    later.load_state_dict(state)
+    fresh = ClipSampler(ClipDataset(dataset), shuffle=True, seed=2)
+    fresh.load_state_dict(later.state_dict(delivered=0))
+    assert list(fresh)[: len(before) - 3] == list(later)
+    remove(dataset, 1)
+    for reader in (unread, read):
+        with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+            reader[0]
+
+
+def test_media_with_failures_alone_are_tried_again(place: Path) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset, *KINDS["clips"])
+    index_of(place, range(12))
+    lost = place / "videos" / f"{NAME.format(9)}.mp4"
+    lost.rename(place / "aside.mp4")
+    said = run("shard", grown, "--policy", POLICY, "--out", dataset, *KINDS["clips"], "--append", code=3).output
+    assert "11 media" not in said
+    assert {number_of(item) for item in items(dataset).values()} == {*range(12)} - {9}
+    assert files_with(dataset, NAME.format(9)) != []
+    (place / "aside.mp4").rename(lost)
+    shard(grown, dataset, *KINDS["clips"], "--append")
+    assert {number_of(item) for item in items(dataset).values()} == {*range(12)}
+    assert json.loads(run("audit", dataset, "--sql", "SELECT * FROM failures", "--format", "json").output) == []
+    check_verified(dataset)
+
+
+def test_new_rows_need_labels_and_the_report_counts_them(place: Path) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset, "--labels", "label")
+    index_of(place, range(16))
+    path = place / "INDEX.csv"
+    text = path.read_text()
+    path.write_text(text.replace(",caption of 13,b", ",caption of 13,"))
+    run("index", path, "--out", grown)
+    before = content(dataset)
+    said = shard(grown, dataset, "--append", code=1)["output"]
+    assert "column 'label' has a value without a label" in said
+    assert content(dataset) == before
+    path.write_text(text)
+    run("index", path, "--out", grown)
+    report = shard(grown, dataset, "--append")
+    counts = [sum(part.get(name, 0) for part in report["labels"].values()) for name in "ab"]
+    assert sum(counts) == report["clips"]
+    assert min(counts) > 0
+
+
+def test_groups_keep_their_splits_if_another_dataset_is_kept_too(place: Path) -> None:
+    def listing(numbers: Sequence[int]) -> Path:
+        rows = [f"videos/{NAME.format(number)}.mp4,p{number % 12},{'ab'[number % 2]}" for number in numbers]
+        (place / "people.csv").write_text("\n".join(["uri,person,label", *rows]) + "\n")
+        run("index", place / "people.csv", "--out", place / "PEOPLE")
+        return place / "PEOPLE"
+
+    def split(more: str = "") -> str:
+        rule = f"{{shares: {{train: 2, val: 1}}, by: person, stratify: label{more}}}"
+        return f"{{policy: fps, fps: 4, frames: 2, split: {rule}}}"
+
+    dataset, other = place / "D", place / "O"
+    shard(listing([1, 2]), other, policy=split())
+    policy = split(f", keep: {other}")
+    people = listing(range(6))
+    shard(people, dataset, policy=policy)
+    before = {item["person"]: item["split"] for item in items(dataset).values()}
+    listing(range(COUNT))
+    shard(people, dataset, "--append", policy=policy)
+    splits: dict[str, set[str]] = {}
+    for item in items(dataset).values():
+        splits.setdefault(item["person"], set()).add(item["split"])
+    assert all(len(found) == 1 for found in splits.values())
+    assert all(splits[person] == {name} for person, name in before.items())
+
+
+def test_a_view_without_clips_does_not_keep_others_away(place: Path) -> None:
+    dataset = place / "D"
+    policy = scene_policy("mask").replace("clock_fps: 4", "clock: a")
+    policy = policy.replace("tolerance_seconds: 1", "start_seconds: 0.9")
+    cameras = {"0": "ab", "1": "ab", "2": "ab"}
+    grown = scenes_of(place, cameras)
+    shard(grown, dataset, policy=policy)
+    before = content(dataset)
+    assert files_with(dataset, NAME.format(1)) == []
+    assert shard(grown, dataset, "--append", policy=policy)["finished"]
+    assert content(dataset) == before
+    scenes_of(place, cameras | {"3": "ab"})
+    assert shard(grown, dataset, "--append", policy=policy)["media"] > 0
+    check_verified(dataset)
+
+
+def test_a_removal_after_a_killed_append_leaves_no_trace(place: Path, forks: Forks) -> None:
+    dataset, grown = place / "D", index_of(place, range(8))
+    shard(grown, dataset, *KINDS["clips"])
+    index_of(place, range(16))
+    asked = ["shard", grown.name, "--policy", POLICY, "--out", "D", "--append", "--workers", "0", *KINDS["clips"]]
+    moment = 0
+    while not files_with(dataset / ".appended", NAME.format(12)):
+        assert forks.run(*asked, kill_before=moment) == -signal.SIGKILL
+        moment += 3
+    remove(dataset, 1)
+    assert files_with(dataset, NAME.format(12)) == []
+    assert not list(dataset.glob(".appended*"))
+    assert forks.run(*asked) == 0
+    assert {number_of(item) for item in items(dataset).values()} == {*range(16)} - {1}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["reference", "clips", "scenes"])
+@pytest.mark.parametrize("kind", ["reference", "scenes"])
 def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, forks: Forks, kind: str) -> None:
     dataset, policy, options = place / "D", POLICY, KINDS.get(kind, KINDS["clips"])
     if kind == "scenes":
