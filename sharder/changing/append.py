@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,6 @@ class _Addition:
         generation: The generation of the dataset.
         units: The units of the policy.
         new: The numbers of the units from which clips are made.
-        again: The numbers of those that replace clips of the dataset.
         first: The first numbers of new rows.
         labels: The labels with those of new rows. None if the dataset records no labels.
         views: The key `views` of the new header. None if clips do not have several views.
@@ -132,7 +131,6 @@ class _Addition:
     generation: int
     units: Units
     new: list[int]
-    again: list[int]
     first: First
     labels: Labels | None
     views: Row | None
@@ -140,7 +138,7 @@ class _Addition:
     @property
     def rows(self) -> pa.Array:
         """int64 [mentions], the numbers of the mentions of the new units."""
-        return _rows(self.units, self.new)
+        return pa.array(sorted({row for unit in self.new for row in self.units.rows(unit)}), pa.int64())
 
     def job(self, job: Row) -> Row:
         """Return the values that identify the small dataset of the new clips."""
@@ -151,10 +149,6 @@ class _Addition:
             stream.write_table(rows.take(self.rows).combine_chunks())
         digest = hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
         return job | {"appended": asdict(self.first) | {"rows": digest}}
-
-
-def _rows(units: Units, some: Sequence[int]) -> pa.Array:
-    return pa.array(sorted({row for unit in some for row in units.rows(unit)}), pa.int64())
 
 
 def _planned(
@@ -173,28 +167,27 @@ def _planned(
 
     removed = removed_of(out, layout)
     there, gone = {*table_of_media(out, layout)["media_id"].to_pylist()}, {row["media_id"] for row in removed} - {None}
-    new, again = units.new(there, gone, has_clips, replan=replan_scenes)
+    new = units.new(there, gone, has_clips, replan=replan_scenes)
     tars = layout.read(out, SHARDS_NAME, ["name"])
     first = First(
         clip=rows_of(layout.clips) + sum(row["stop_clip"] - row["first_clip"] for row in removed),
         medium=_next(layout.media_numbers, rows_of(layout.media)),
         tar=_next(layout.shard_numbers, 0 if tars is None else len(tars)),
     )
-    labels = stored_labels(header.get("labels"))
-    if labels is not None and new:
-        values = units.table.columns[labels.column].take(_rows(units, new))
-        labels = labels.extended(values, str(index.path), "new row")
-    return _Addition(
+    addition = _Addition(
         before=before,
         layout=layout,
         generation=header.get("generation") or 1,
         units=units,
         new=new,
-        again=again,
         first=first,
-        labels=labels,
-        views=_views(out, header, [] if units.scenes is None else units.scenes.names),
+        labels=stored_labels(header.get("labels")),
+        views=_views(out, header, units.scenes.names) if new and units.scenes is not None else None,
     )
+    if addition.labels is None or not new:
+        return addition
+    values = units.table.columns[addition.labels.column].take(addition.rows)
+    return replace(addition, labels=addition.labels.extended(values, str(index.path), "new row"))
 
 
 def _packed(
@@ -280,7 +273,7 @@ def _check_columns(out: Place, layout: Layout, schema: pa.Schema) -> None:
 
 
 def _views(out: Place, header: Mapping[str, Any], names: list[str]) -> Row | None:
-    """Return the key `views` of a dataset's header with new names of views after the others.
+    """Return the key `views` of a dataset's header with new names of views after the others. None if it has no views.
 
     Raises:
         OutputError: Clips must have all views, and the listing has other views than the dataset.

@@ -213,7 +213,8 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         next_one = generation + 1
         log_change(output, next_one, COMMAND, asked)
         writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=next_one)
-        new = writer.written(failures.filter(pa.array(~lost)), uris - {*media["uri"].to_pylist()})
+        others = uris - {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())}
+        new = writer.written(failures.filter(pa.array(~lost)), others)
         replace_header(output, before, layout, new, next_one, {}, writer.digests)
         counts = {"media": len(rows), "clips": gone.clips, "tars": len(gone.tars), "failures": int(np.sum(lost))}
         log_change(output, next_one, COMMAND, asked, {name: count for name, count in counts.items() if count})
@@ -240,12 +241,12 @@ def without_media(output: Output, out: Place, media: pa.Table, generation: int) 
     layout = read_layout(out)
     there, failures = table_of_media(out, layout), table_in_files(out, layout, FAILURES_NAME)
     failures = FAILURES.empty_table() if failures is None else failures
-    uris = {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())}
+    names = {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())}
     is_replaced = pc.is_in(there["media_id"], media["media_id"].combine_chunks()).to_numpy()
-    gone = _Gone.of(out, layout, there, np.flatnonzero(is_replaced), all_views=True)
-    lost = gone.failures(failures, there, uris)
-    if not is_replaced.any() and not lost.any():
+    if not is_replaced.any() and names.isdisjoint(failures["uri"].to_pylist()):
         return layout, []
+    gone = _Gone.of(out, layout, there, np.flatnonzero(is_replaced), all_views=True)
+    lost = gone.failures(failures, there, names)
     writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=generation)
     return writer.written(failures.filter(pa.array(~lost)), set()), writer.digests
 
@@ -365,7 +366,7 @@ class _Gone:
 
         Args:
             generation: The generation of the dataset without them.
-            uris: The names of media that have only failures.
+            uris: The names of media that have only failures, and of files whose media leave.
         """
         clips = np.flatnonzero(self.is_gone)
         facts = np.stack([clips - np.arange(len(clips)), self.clip_media[clips], self.clip_shard[clips]])
@@ -417,7 +418,7 @@ class _Rewriting:
 
         Args:
             failures: The failures that stay.
-            uris: The names of removed media that have only failures.
+            uris: The names of removed media that have only failures, and of files whose media leave.
         """
         shards, shard_numbers = self._tars()
         clips, media = self._clips(), self._media()

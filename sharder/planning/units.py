@@ -323,8 +323,8 @@ class Units:
 
     def new(
         self, media: Set[str], removed: Set[str], has_clips: Callable[[Unit, Set[str]], bool], *, replan: bool = False
-    ) -> tuple[list[int], list[int]]:
-        """Return the units that have media which a dataset does not have.
+    ) -> list[int]:
+        """Return the numbers of the units that have media which a dataset does not have.
 
         Args:
             media: The ids of the dataset's media.
@@ -333,16 +333,13 @@ class Units:
             replan: Whether a scene of the dataset may have new views. All units that have media of such a scene are
                 planned again.
 
-        Returns:
-            The numbers of the new units, and the numbers of those that have media of the dataset, too.
-
         Raises:
             PolicyError: A scene of the dataset has a new view, and `replan` is False, or one of its media was removed.
         """
         gone = self._are_of(removed - media)
         known = self._are_of(media) | gone
         if self.scenes is None:
-            return np.flatnonzero(~known).tolist(), []
+            return np.flatnonzero(~known).tolist()
         rows = [np.array(self.rows(unit)) for unit in range(len(self))]
         new = [unit for unit, own in enumerate(rows) if not known[own].all()]
         shared = [unit for unit in new if known[rows[unit]].any()]
@@ -350,7 +347,7 @@ class Units:
         same = {unit for unit, has_more in zip(shared, more, strict=True) if not has_more}
         new, shared = ([unit for unit in units if unit not in same] for units in (new, shared))
         if not shared:
-            return new, []
+            return new
         if not replan:
             raise PolicyError(
                 "a scene of the dataset has a new view",
@@ -374,7 +371,7 @@ class Units:
                     found=self._uris(rows[unit][gone[rows[unit]]]),
                     remedy="remove it from the index, too",
                 )
-        return sorted({*new, *again}), sorted(again)
+        return sorted({*new, *again})
 
     def _are_of(self, media: Set[str]) -> NDArray[np.bool_]:
         """Return bool [mentions]: whether each mention is of one of the media with the given ids."""

@@ -18,6 +18,7 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError
 from tests.support.datasets import content, run
+from tests.support.images import tar_of
 from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
 
 Medium = Callable[[str], Path]
@@ -191,6 +192,28 @@ def test_failures_of_removed_media_leave_too(place: Path) -> None:
     assert files_with(dataset, NAME.format(7)) == []
     assert remove(dataset, 7) == report | {"failures": 0}
     check_verified(dataset)
+
+
+def test_a_tar_stands_for_all_media_in_it_and_is_known_afterwards(place: Path, medium: Medium) -> None:
+    video = medium("h264_open_gop.mp4").read_bytes()
+    (place / "tars").mkdir()
+    for number in range(3):
+        tar_of(place / "tars" / f"{number}.tar", [(f"{key}{number}.mp4", video) for key in "ab"])
+    run("index", place / "tars", "--out", place / "TARS")
+    run("shard", place / "TARS", "--policy", "{policy: uniform, frames: 2}", "--out", place / "D")
+
+    def removed(name: str) -> dict[str, Any]:
+        return dict(json.loads(run("shard", place / "D", "--remove", place / name, "--json").output))
+
+    assert removed("tars/1.tar")["media"] == 2
+    assert removed("tars/2.tar/b2.mp4")["media"] == 1
+    after = content(place / "D")
+    for name in ("tars/1.tar", "tars/1.tar/a1.mp4", "tars/2.tar/b2.mp4"):
+        assert removed(name)["unknown"] == []
+    assert removed("tars/1.tar/c1.mp4")["unknown"] != []
+    assert content(place / "D") == after
+    assert len(ClipDataset(place / "D")) == 3
+    check_verified(place / "D")
 
 
 def test_the_last_clip_cannot_be_removed(place: Path) -> None:
