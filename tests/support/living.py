@@ -18,38 +18,44 @@ COUNT = 24
 NAME, CAPTION = "secret{:02d}", "caption of {:02d}"
 
 # Imports framedex once. Each line of its input has a command, the seconds after which to kill it, and the number of the
-# renaming or deletion before which to kill it, or null. Each command runs in a fork. Its exit code and the seconds that
-# it ran are written.
+# renaming or deletion before which to kill it, or null. Each command runs in a fork. Its exit code, the seconds that it
+# ran, and the number of its renamings and deletions are written.
 FORKS = """
 import json, os, shutil, signal, sys, time
 from pathlib import Path
 from framedex.cli import main
-def kill_before(moment):
-    left = [moment]
+def run(arguments, moment, told):
+    done = [0]
     def killing(call):
         def killed_or_called(*arguments, **options):
-            if not left[0]:
+            if done[0] == moment:
                 os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
+            done[0] += 1
             return call(*arguments, **options)
         return killed_or_called
     os.replace, os.rename, Path.unlink = map(killing, (os.replace, os.rename, Path.unlink))
     shutil.rmtree = killing(shutil.rmtree)
+    try:
+        main(arguments)
+    except SystemExit as end:
+        os.write(told, str(done[0]).encode())
+        os._exit(end.code or 0)
 for line in sys.stdin:
     arguments, seconds, moment = json.loads(line)
     begun = time.perf_counter()
+    heard, told = os.pipe()
     child = os.fork()
     if not child:
         os.dup2(2, 1)
-        if moment is not None:
-            kill_before(moment)
-        main(arguments)
-        os._exit(0)
+        run(arguments, moment, told)
     if seconds is not None:
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(json.dumps([code, time.perf_counter() - begun]), flush=True)
+    os.close(told)
+    count = os.read(heard, 20)
+    os.close(heard)
+    print(json.dumps([code, time.perf_counter() - begun, int(count or -1)]), flush=True)
 """
 
 
@@ -66,7 +72,8 @@ class Forks:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.seconds = 0.0  # that the last command ran
+        # Of the last command: how long it ran, and how many renamings and deletions it had, or -1 if it was killed.
+        self.seconds, self.moments = 0.0, -1
 
     def run(self, *arguments: str, kill_after: float | None = None, kill_before: int | None = None) -> int:
         """Run a command, and return its exit code.
@@ -79,7 +86,7 @@ class Forks:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([arguments, kill_after, kill_before]) + "\n")
         self._process.stdin.flush()
-        code, self.seconds = json.loads(self._process.stdout.readline())
+        code, self.seconds, self.moments = json.loads(self._process.stdout.readline())
         return int(code)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 import framedex
 from framedex import Index
 from tests.support.datasets import content, run
+from tests.support.depth import drawn
 from tests.support.images import tar_of
 from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
 
@@ -329,17 +330,14 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_index(
     assert call() == 0
     new, files = captions(tmp_path), content(tmp_path / "INDEX")
     assert new != old or name == "compact"
-    moments = 0
-    restore()
-    while (code := call(moments)) != 0:
-        assert code == -signal.SIGKILL
-        assert captions(tmp_path) in (old, new), moments
+    assert forks.moments >= 4
+    for moment in drawn("moments at which such a change is killed", range(forks.moments), seed=1):
+        restore()
+        assert call(moment) == -signal.SIGKILL
+        assert captions(tmp_path) in (old, new), moment
         assert call() == 0
-        assert captions(tmp_path) == new, moments
-        assert name == "compact" or content(tmp_path / "INDEX") == files, moments
+        assert captions(tmp_path) == new, moment
+        assert name == "compact" or content(tmp_path / "INDEX") == files, moment
         assert not list((tmp_path / "INDEX").rglob(".writing-*"))
         lines = run("log", tmp_path / "INDEX", "--json").output.splitlines()
         assert all(json.loads(line)["counts"] is not None for line in lines)
-        moments += 1
-        restore()
-    assert moments >= 4

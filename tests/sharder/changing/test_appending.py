@@ -26,6 +26,7 @@ from tests.sharder.changing.test_removing import (
     remove,
 )
 from tests.support.datasets import content, run
+from tests.support.depth import drawn
 from tests.support.living import COUNT, NAME, Forks, files_with
 
 Medium = Callable[[str], Path]
@@ -307,19 +308,16 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, f
     new, files = ids(dataset), content(dataset)
     assert new[: len(old)] == old or kind == "scenes"
     assert len(new) > len(old)
-    moments = 0
-    restore()
-    while (code := call(moments)) != 0:
-        assert code == -signal.SIGKILL
-        assert ids(dataset) in (old, new), moments
+    assert forks.moments >= 8
+    for moment in drawn("moments at which such a change is killed", range(forks.moments), seed=1):
+        restore()
+        assert call(moment) == -signal.SIGKILL
+        assert ids(dataset) in (old, new), moment
         assert call() == 0
-        assert content(dataset) == files, moments
+        assert content(dataset) == files, moment
         assert [path.name for path in place.glob("D*")] == ["D"]
         lines = run("log", dataset, "--json").output.splitlines()
         assert [json.loads(line)["counts"] is not None for line in lines] == [True] * 3
-        moments += 1
-        restore()
-    assert moments >= 8
 
 
 def scenes_of(place: Path, cameras: dict[str, str]) -> Path:

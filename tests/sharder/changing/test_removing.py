@@ -18,6 +18,7 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError
 from tests.support.datasets import content, run
+from tests.support.depth import drawn
 from tests.support.images import tar_of
 from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
 
@@ -459,19 +460,16 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_dataset(place: Path, for
     assert call() == 0
     new, files = ids(dataset), content(dataset)
     assert set(new) < set(old)
-    moments = 0
-    restore()
-    while (code := call(moments)) != 0:
-        assert code == -signal.SIGKILL
-        assert ids(dataset) in (old, new), moments
+    assert forks.moments >= 8
+    for moment in drawn("moments at which such a change is killed", range(forks.moments), seed=1):
+        restore()
+        assert call(moment) == -signal.SIGKILL
+        assert ids(dataset) in (old, new), moment
         assert call() == 0
-        assert content(dataset) == files, moments
+        assert content(dataset) == files, moment
         assert all(files_with(dataset, NAME.format(number)) == [] for number in TAKEN)
         lines = run("log", dataset, "--json").output.splitlines()
         assert [json.loads(line)["counts"] is not None for line in lines] == [True] * 3
-        moments += 1
-        restore()
-    assert moments >= 8
 
 
 def ids(dataset: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The story of docs/living.md, in a bucket: a dataset grows, media are taken down, and the training goes on."""
+"""The story of docs/living.md, in a bucket (on a real S3 server in CI): a dataset grows, media are taken down, and the training goes on."""
 
 from __future__ import annotations
 
