@@ -1,4 +1,7 @@
-"""The story of docs/living.md, in a bucket (on a real S3 server in CI): a dataset grows, media are taken down, and the training goes on."""
+"""The story of docs/living.md, in a bucket: a dataset grows, media are taken down, and the training goes on.
+
+In CI, the bucket is on a real S3 server.
+"""
 
 from __future__ import annotations
 

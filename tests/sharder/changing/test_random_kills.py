@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framedex.indexer.parts.index import Index
 from tests.sharder.changing.test_removing import KINDS, ids
 from tests.support.datasets import content, run
 from tests.support.depth import rounds
@@ -49,7 +48,9 @@ def test_a_kill_at_a_random_time_leaves_the_old_or_the_new(
     shutil.copytree(place, tmp_path / "OLD")
 
     def seen() -> list[str]:
-        return Index(place).columns(["uri"])["uri"].to_pylist() if folder == "INDEX" else ids(place)
+        if folder == "DATASET":
+            return ids(place)
+        return run("audit", place, "--sql", "SELECT uri FROM videos ORDER BY uri", "--format", "csv").output.split()
 
     def restore() -> None:
         for path in tmp_path.glob(f"{folder}*"):
