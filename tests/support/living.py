@@ -21,9 +21,9 @@ NAME, CAPTION = "secret{:02d}", "caption of {:02d}"
 # renaming or deletion before which to kill it, or null. Each command runs in a fork. Its exit code, the seconds that it
 # ran, and the number of its renamings and deletions are written.
 FORKS = """
-import json, os, shutil, signal, sys, time
+import json, os, runpy, shutil, signal, sys, time
 from pathlib import Path
-from framedex.cli import main
+main = runpy.run_module("framedex")["main"]
 def run(arguments, moment, told):
     done = [0]
     def killing(call):
