@@ -392,8 +392,9 @@ class Frames:
     Attributes:
         decoders: The functions that decode clips on the device, one for each decoding thread. A function may occur
             several times. Empty if workers decode all clips.
-        at_once: The minimum and maximum number of clips that a decoder takes in one call. If fewer clips are waiting,
-            the decoder waits a short time for more.
+        at_once: The minimum and maximum number of movies that a decoder takes in one call. Clips that are decoded
+            together have one movie, and a clip of images counts as a movie. If fewer movies are waiting, the decoder
+            waits a short time for more.
     """
 
     decoders: Sequence[DecodeClips] = ()

@@ -25,6 +25,10 @@ from framedex.loader.routing.balance import Balance
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
+# Maximum size of the pictures that a decoder decodes in one call, before they are scaled. A single movie may have more.
+# An engine of NVDEC decodes one movie at a time, so a call should have a movie for each engine.
+MOST_BYTES = 4 << 30
+
 # A clip, or its replacement, with its frames on the device, or the place of its frames in a room.
 Decoded = tuple[Fetched, Any]
 
@@ -42,6 +46,13 @@ class _Waiting:
     places: list[tuple[int, int]]
     clips: list[Fetched]
     done: list[Future[Decoded | None]]
+
+    @property
+    def decoded_bytes(self) -> int:
+        """The size of the decoded pictures before they are scaled."""
+        clip, (height, width) = self.clips[0], self.clips[0].stored
+        pictures = len(clip.images or ()) if clip.movie is None else len(clip.movie.wanted)
+        return pictures * height * width * 3
 
     def without_cancelled(self) -> "_Waiting":
         """Return the clips that were not cancelled. They cannot be cancelled any more."""
@@ -108,18 +119,18 @@ class DecodingThreads:
                 self._decode(part, decode)
 
     def _next_part(self) -> list[_Waiting]:
-        """Wait for clips, and take those of the earliest batches. Return an empty list if the threads are to end."""
+        """Wait for movies, and take those of the earliest batches. Return an empty list if the threads are to end."""
         fewest, most = self._frames.at_once
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                self._changed.wait_for(
-                    lambda: sum(len(waiting.done) for waiting in self._waiting) >= fewest or self._closed, PATIENCE
-                )
+                self._changed.wait_for(lambda: len(self._waiting) >= fewest or self._closed, PATIENCE)
                 if self._closed:
                     return []
                 self._waiting.sort(key=lambda waiting: waiting.places[0][0])
-                taken, self._waiting = self._waiting[:most], self._waiting[most:]
+                sizes = np.cumsum([waiting.decoded_bytes for waiting in self._waiting])
+                count = max(1, min(most, int(np.searchsorted(sizes, MOST_BYTES, side="right"))))
+                taken, self._waiting = self._waiting[:count], self._waiting[count:]
                 part = [left for waiting in taken if (left := waiting.without_cancelled()).done]
                 if part:
                     return part

@@ -140,7 +140,7 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
 
 # Number of threads that decode. The GPU decodes for one thread while the other builds movies or copies frames.
 THREADS = 2
-FEWEST_CLIPS = 8  # minimum number of clips per run. With fewer, some of the GPU's decoders would be idle
+FEWEST_MOVIES = 8  # minimum number of movies per run. With fewer, some of the GPU's decoders would be idle
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -244,14 +244,14 @@ class GpuFrames(Frames):
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
-    """Return the minimum and maximum number of clips that a decoder takes in one call.
+    """Return the minimum and maximum number of movies that a decoder takes in one call.
 
     Args:
         in_progress: The number of clips that are in progress at the same time. The minimum is at most a quarter of it.
         is_cached: Whether `nvdec_cache` works, so that starting a movie takes hardly any time. Otherwise clips are
             joined into movies, and larger numbers of clips are faster.
     """
-    fewest, most = (FEWEST_CLIPS, MOVIES_AT_ONCE) if is_cached else (MOVIES_AT_ONCE, FEWEST_CLIPS * MOVIES_AT_ONCE)
+    fewest, most = (FEWEST_MOVIES, MOVIES_AT_ONCE) if is_cached else (MOVIES_AT_ONCE, FEWEST_MOVIES * MOVIES_AT_ONCE)
     return max(1, min(fewest, in_progress // 4)), most
 
 

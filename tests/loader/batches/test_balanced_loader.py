@@ -41,11 +41,13 @@ class PlayedGpu(Frames):
         finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="error")
         super().__init__(finish)
         self._seconds, self._fails_on = seconds, fails_on
-        self.parts: list[int] = []
+        self.parts: list[int] = []  # the number of clips of each call
+        self.movies: list[int] = []  # the number of movies of each call
         self.decoders = [self._decode, self._decode]
 
     def _decode(self, clips: Sequence[Any], report: Any, keep: Any) -> list[Any]:
         self.parts.append(len(clips))
+        self.movies.append(len({id(clip.movie) for clip in clips}))
         time.sleep(self._seconds * len(clips))
         if any(clip.item["clip_id"] in self._fails_on for clip in clips):
             raise RuntimeError("nvdec: a movie that no decoder plays")
@@ -168,3 +170,18 @@ def test_a_clip_that_is_not_available_is_raised_or_skipped(
     assert loader.report.skipped == len(names) == 8
     with pytest.raises(StaleError, match=r"clip \d+: .*not the file that was indexed"):
         loaded(dataset, num_workers=2)
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 30, 1])
+def test_a_call_decodes_several_groups_as_far_as_their_pictures_fit(
+    dataset: ClipDataset, on: Callable[[PlayedGpu], None], monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    monkeypatch.setattr("framedex.loader.batches.maker.MOST_BYTES", most_bytes)
+    gpu = PlayedGpu(seconds=0.02)
+    on(gpu)
+    sampler = ClipSampler(dataset, shuffle=True, seed=4, share=4)
+    expected = [dataset.clip(number).clip_id for number in ClipSampler(dataset, shuffle=True, seed=4, share=4)]
+    names, _ = loaded(dataset, sampler=sampler, num_workers=2, decode="gpu")
+    assert names == expected
+    assert max(gpu.parts) > max(gpu.movies)
+    assert max(gpu.movies) > 1 if most_bytes > 1 else set(gpu.movies) == {1}
