@@ -149,6 +149,9 @@ class TransformError(FramedexError):
     """The user's transform of a clip's frames failed."""
 
 
+REOPEN = "reopen"  # the kind of a StorageError if a dataset was changed, so that it must be opened again
+
+
 class StorageError(FramedexError):
     """A request to an object store failed. `kind` is the cause as a short word: missing, exists, changed, denied, …"""
 

@@ -30,7 +30,7 @@ from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.earlier import EarlierClips
 from framedex.loader.dataset.frame_tables import FrameColumns
-from framedex.loader.dataset.manifest import CHANGED, Manifest
+from framedex.loader.dataset.manifest import Manifest, changed_error
 from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Layout, PixelOptions, Transform
 from framedex.records.clip import Failure
@@ -528,16 +528,17 @@ class ClipDataset(ColumnsOfClips):
         try:
             return self._clips.item(clip or self.clip(number), self.epoch_of(number), self.sources)
         except (StaleError, DecodeError) as error:
-            self.fit_remedy(error, number)
+            if (fitted := self.fitted(error, number)) is not error:
+                raise fitted from error
             raise
 
-    def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Adapt the remedy in a clip's error to the kind of this dataset: on disk, or planned from an index."""
+    def fitted(self, error: FramedexError, number: int) -> FramedexError:
+        """Return a clip's error with a remedy for the kind of this dataset: on disk, or planned from an index."""
         planned = not isinstance(self.origin, Manifest)
         if isinstance(error, StaleError):
             if isinstance(self.origin, Manifest) and self.origin.was_changed():
-                error.what, error.remedy = CHANGED, "open it again"
-            elif planned:
+                return changed_error(self.origin.path)
+            if planned:
                 error.remedy = "index again, or set root to the new location of the sources"
             else:
                 with contextlib.suppress(FramedexError):  # if the clip's row is damaged, the remedy stays unchanged
@@ -548,6 +549,7 @@ class ClipDataset(ColumnsOfClips):
             command = "framedex index --verify" if planned else "framedex verify"
             error.remedy = f"{command} shows what does not decode; on_error='replace' loads another clip"
         error.args = (error.text(),)
+        return error
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
         """Return an item's audio and its `frame_columns`.

@@ -209,10 +209,10 @@ class ConcatClips:
         """The reaction to a clip that is not available. Raises FramedexError if it differs among the datasets."""
         return _shared_value(self.datasets, "on_error", "give ClipLoader on_error")
 
-    def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Adapt the remedy in a clip's error, like `ClipDataset.fit_remedy`."""
+    def fitted(self, error: FramedexError, number: int) -> FramedexError:
+        """Return a clip's error with a fitting remedy, like `ClipDataset.fitted`."""
         part, own = self.locate(number)
-        self.datasets[part].fit_remedy(error, own)
+        return self.datasets[part].fitted(error, own)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number`, as the item of its ClipDataset with the additional key `dataset_number` (an int).

@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
-from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, TransformError, printable
+from framedex.errors import (
+    REOPEN,
+    DamageError,
+    DecodeError,
+    FramedexError,
+    StaleError,
+    StorageError,
+    TransformError,
+    printable,
+)
 from framedex.loader.routing.balance import ClipCost
 from framedex.loader.routing.movie import GpuMovie
 from framedex.sharder.decoding.cutout import Cutout
@@ -130,7 +139,7 @@ ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": De
 # A DamageError occurs when a clip is planned. Its fault has the kind "damaged", for which loaders raise DecodeError.
 KINDS = ERRORS | {"damaged": DamageError}
 # Kinds of StorageError that affect all clips and not only one. Such errors end the run, regardless of `on_error`.
-OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
+OF_THE_RUN = frozenset({"denied", "forked", "foreign", REOPEN})
 
 TRIES = 8  # number of replacements that are tried for a clip before its error is raised
 MAX_FAULTS = 1000  # number of faults that a report keeps, so that a bad dataset does not fill the memory
@@ -145,8 +154,8 @@ class Fault:
     Attributes:
         number: The number of the clip.
         kind: The kind of fault: `stale`, `undecodable`, `damaged`, `crash` (the worker died) or `error`. Other kinds
-            end the run: `denied` and `forked` (the store is not usable), `foreign` (the source must not be read) and
-            `transform` (the user's transform fails).
+            end the run: `denied` and `forked` (the store is not usable), `foreign` (the source must not be read),
+            `reopen` (the dataset was changed) and `transform` (the user's transform fails).
         message: The reason.
     """
 

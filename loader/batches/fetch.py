@@ -66,8 +66,8 @@ class ReadableClips(Protocol):
     def clip(self, number: int) -> Clip:
         """Return the record of clip `number`, which contains the clip's frames and byte ranges."""
 
-    def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Adapt the remedy in a clip's error to the kind of the dataset: on disk, or planned from an index."""
+    def fitted(self, error: FramedexError, number: int) -> FramedexError:
+        """Return a clip's error with a remedy for the kind of the dataset: on disk, or planned from an index."""
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
         """Return an item's audio and its `frame_columns`."""
@@ -259,7 +259,7 @@ class Fetcher:
 
     def _fault(self, number: int, error: Exception) -> Fault:
         if isinstance(error, FramedexError):
-            self._dataset.fit_remedy(error, number)
+            error = self._dataset.fitted(error, number)
         return fault_of(number, error)
 
     def _group(self, wanted: GroupRequest, ask: Ask | None) -> list[Fetched | Fault | int]:

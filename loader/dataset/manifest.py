@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.limits import usual_clip_bytes
 from framedex.core.words import counted
-from framedex.errors import FormatError, FramedexError, PolicyError
+from framedex.errors import REOPEN, FormatError, FramedexError, PolicyError, StorageError
 from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import check_file, checked_group, part_path, read_file, read_group
 from framedex.indexer.parts.packets import check_video
@@ -43,8 +43,13 @@ from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
 
-CHANGED = "the dataset was changed since it was opened"
 ORDER_BYTES = 48  # bytes of memory per clip that the order of an epoch needs
+
+
+def changed_error(path: Place) -> StorageError:
+    """Return the error for a dataset that was changed since it was opened. It ends a run, regardless of `on_error`."""
+    what = "the dataset was changed since it was opened"
+    return StorageError(what, kind=REOPEN, where=str(path), remedy="open it again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,7 +190,7 @@ class Manifest(ClipSource):
         self.header = read_header(self.path)
         self._header_bytes = small_bytes(self.path / tables.HEADER)
         if (json.loads(self._header_bytes).get("generation") or 1) != self.header.generation:  # changed in between
-            raise FormatError(CHANGED, where=str(self.path), remedy="open it again")
+            raise changed_error(self.path)
         self.ffmpeg, self.labels, self._first = self.header.ffmpeg, self.header.labels, self.header.first
         self._locations = Locations(str(self.path), self.header.root, access)
         self._open()
@@ -401,7 +406,7 @@ class Manifest(ClipSource):
             return False
 
     def _check_file_unchanged(self) -> None:
-        """Raise FormatError if the dataset is on a disk and was changed since it was opened. This takes microseconds.
+        """Raise StorageError if the dataset is on a disk and was changed since it was opened. This takes microseconds.
 
         Clips of parts that are open would still be delivered after they were removed.
         """
@@ -411,9 +416,9 @@ class Manifest(ClipSource):
             self._header_state = state
 
     def _check_unchanged(self) -> None:
-        """Raise FormatError if the dataset was changed since it was opened. Raises OSError if reading fails."""
+        """Raise StorageError if the dataset was changed since it was opened. Raises OSError if reading fails."""
         if self.was_changed():
-            raise FormatError(CHANGED, where=str(self.path), remedy="open it again")
+            raise changed_error(self.path)
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         where = self._file(folder, part)

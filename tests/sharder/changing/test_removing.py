@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipLoader, ClipSampler, FramedexError
+from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, FramedexError
 from tests.support.datasets import content, run
 from tests.support.depth import drawn
 from tests.support.images import tar_of
@@ -268,6 +268,21 @@ def test_readers_that_are_open_say_to_open_the_dataset_again(place: Path) -> Non
         shutil.rmtree(dataset)
         with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
             read[0]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_changed_dataset_ends_a_run_whatever_is_done_about_single_clips(place: Path, on_error: str) -> None:
+    dataset = shard(place, *KINDS["clips"])
+    clips, stream = ClipDataset(dataset), ClipStream(dataset, on_error=on_error)
+    with contextlib.closing(ClipLoader(clips, batch_size=2, num_workers=1, on_error=on_error, prefetch=1)) as loader:
+        batches, items = iter(loader), iter(stream)
+        next(batches), next(items)
+        remove(dataset, 3)
+        for rest in (batches, items):
+            with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+                list(rest)
+        with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
+            clips[0]
 
 
 ORDERS: dict[str, dict[str, Any]] = {
