@@ -163,6 +163,14 @@ def test_clips_that_could_not_be_had_are_counted(index: Index, tmp_path: Path) -
     assert "1 clip could not be loaded (1 request)" in page.all("header")[0].text
 
 
+def test_a_dataset_that_lacks_its_failures_has_no_sheet(dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "D")
+    (tmp_path / "D" / "failures.parquet").unlink()
+    said = run("inspect", tmp_path / "D", "--out", tmp_path / "sheet.html", code=1).output
+    assert "a part of the dataset is missing or damaged" in said
+    assert "no failures.parquet" in said
+
+
 def test_what_the_data_says_does_nothing(index: Index, tmp_path: Path) -> None:
     clips = [
         {"uri": "h264_single.mp4", "frames": [0], "clip_id": text, "label": text, "list": [text], text[:-1]: text}
