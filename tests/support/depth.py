@@ -14,8 +14,8 @@ Item = TypeVar("Item")
 ROUNDS: dict[str, tuple[int, int | None]] = {
     "kills of an index run": (5, 50),
     "kills of a packing run": (3, 12),
-    "kills of a change of an index or a dataset": (3, 20),
-    "moments at which such a change is killed": (6, 30),
+    "kills of a change of an index or a dataset": (3, 8),
+    "moments at which such a change is killed": (6, 12),
     "recipes that a killed run packs": (20, None),
     "hostile values of each cell": (1, None),
     "hostile values of each key": (3, None),
