@@ -25,8 +25,8 @@ from framedex.loader.routing.balance import Balance
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
-# Maximum size of the pictures that a decoder decodes in one call, before they are scaled: 32 clips of 16 frames of 1080p.
-# A single movie may have more. Each engine of NVDEC decodes one movie at a time, so a call should have several.
+# Maximum size of the pictures that a decoder decodes in one call, before they are scaled. It is that of 32 clips of 16
+# frames of 1080p. A single movie may have more. Each engine of NVDEC decodes one movie at a time.
 MOST_BYTES = 3 << 30
 
 # A clip, or its replacement, with its frames on the device, or the place of its frames in a room.

@@ -1,6 +1,6 @@
 """Append clips of further media to a dataset, by the plan with which it was made.
 
-The clips are written as a small dataset beside it, and then become a part of it by one change of its header.
+The clips are written as a small dataset of their own, and then become a part of it by one change of its header.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from framedex.sharder.changing.change import (
     digest_of,
     next_number,
     opened_dataset,
+    part_columns,
     publish,
     removed_of,
     replace_header,
@@ -39,13 +40,13 @@ from framedex.sharder.changing.change import (
     sweep,
     table_of_media,
 )
-from framedex.sharder.changing.remove import without_media
+from framedex.sharder.changing.remove import MULTIVIEW, without_media
 from framedex.sharder.clips.labels import Labels, WantedLabels, stored_labels
 from framedex.sharder.layout import FILES, REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.planning.indexed_medium import OpenMedia
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
-from framedex.sharder.planning.units import Unit, Units, units_of
+from framedex.sharder.planning.units import SceneMedia, Unit, Units, units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import (
     APPENDED_FOLDERS,
@@ -64,6 +65,7 @@ from framedex.sharder.writing.output import First
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.storage.places import Place, Stored, local_of, parquet_file, small_bytes, small_text
 from framedex.storage.reader import ASIDE
+from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
 
@@ -89,14 +91,15 @@ def append_from_policy(
     job = job_of(index, file.resolved, options)
     asked: Row = {"append": True, "index": str(index.path), "index_generation": index.generation}
     asked |= {"replan_scenes": True} if replan_scenes else {}
-    opened = opened_dataset(out, asked | {"what": digest_of(index.content(), str(job["policy"]))})
     folder = _folder_for(out, options)
     with contextlib.ExitStack() as stack:
         # Nothing else changes a folder while clips are packed. In a bucket, a removal need not wait for that.
-        output = None if isinstance(out, Stored) else stack.enter_context(opened)
+        output = None if isinstance(out, Stored) else stack.enter_context(opened_dataset(out, asked))
         addition = _planned(index, out, file, job, options, replan_scenes=replan_scenes)
         report = _packed(index, folder, addition, file, job, options)
-        output = stack.enter_context(opened) if output is None else output
+        if output is None:
+            what = digest_of(json.dumps(addition.job(job), sort_keys=True))
+            output = stack.enter_context(opened_dataset(out, asked | {"what": what}))
         is_there = not report.clips or finished_report(folder, addition.job(job), index) is not None
         if small_bytes(out / HEADER) != addition.before or not is_there:
             raise OutputError(
@@ -121,6 +124,7 @@ class _Addition:
         generation: The generation of the dataset.
         units: The units of the policy.
         new: The numbers of the units from which clips are made.
+        replaced: The ids of media of the dataset whose clips are replaced.
         first: The first numbers of new rows.
         labels: The labels with those of new rows. None if the dataset records no labels.
         views: The key `views` of the new header. None if clips do not have several views.
@@ -131,6 +135,7 @@ class _Addition:
     generation: int
     units: Units
     new: list[int]
+    replaced: Set[str]
     first: First
     labels: Labels | None
     views: Row | None
@@ -162,12 +167,13 @@ def _planned(
     units = units_of(index, file, PIECE_FACTS, appended_to=out)
     media = OpenMedia(index, options.planning(index))
 
-    def has_clips(unit: Unit, known: Set[str]) -> bool:
-        return any(clip.mention.media_id not in known for clip in unit.sample(file.policy, media.timeline).clips)
+    def has_more(unit: Unit, known: Set[tuple[str, str]]) -> bool:
+        clips = unit.sample(file.policy, media.timeline).clips
+        return any((clip.multiview.view_name, clip.mention.media_id) not in known for clip in clips if clip.multiview)
 
     removed = removed_of(out, layout)
-    there, gone = {*table_of_media(out, layout)["media_id"].to_pylist()}, {row["media_id"] for row in removed} - {None}
-    new = units.new(there, gone, has_clips, replan=replan_scenes)
+    gone = {row["media_id"] for row in removed} - {None}
+    new, replaced = units.new(_media_there(out, layout), gone, has_more, replan=replan_scenes)
     tars = layout.read(out, SHARDS_NAME, ["name"])
     first = First(
         clip=rows_of(layout.clips) + sum(row["stop_clip"] - row["first_clip"] for row in removed),
@@ -180,6 +186,7 @@ def _planned(
         generation=header.get("generation") or 1,
         units=units,
         new=new,
+        replaced=replaced,
         first=first,
         labels=stored_labels(header.get("labels")),
         views=_views(out, header, units.scenes.names) if new and units.scenes is not None else None,
@@ -208,6 +215,20 @@ def _packed(
         return build_pieces(index, folder, own, schema, pieces, count, options, {}, addition.first)
     except NoClipsError as error:
         return replace(nothing, failures=error.failures)
+
+
+def _media_there(out: Place, layout: Layout) -> SceneMedia:
+    """Return the media of a dataset, and the views of its scenes."""
+    ids = table_of_media(out, layout)["media_id"].to_pylist()
+    of_scene: dict[str, set[tuple[str, str]]] = {}
+    columns = ["media_row", MULTIVIEW, "view_name"]
+    for table in part_columns(out, layout, CLIPS_FOLDER, columns):
+        if table[MULTIVIEW].null_count == len(table):
+            continue
+        media = layout.media_numbers.row_of(table["media_row"].to_numpy().astype(np.int64)).tolist()
+        for row, name, view in zip(media, table[MULTIVIEW].to_pylist(), table["view_name"].to_pylist(), strict=True):
+            of_scene.setdefault(name.rpartition("-")[0], set()).add((view, ids[row]))
+    return SceneMedia(media={*ids}, of_scene=of_scene)
 
 
 def _folder_for(out: Place, options: ShardOptions) -> Path:
@@ -297,10 +318,11 @@ def _append(output: Output, out: Place, folder: Path, addition: _Addition, asked
     added, own = checked_header(folder)
     generation = addition.generation + 1
     log_change(output, generation, COMMAND, asked)
-    # Failures of media that are planned once more are replaced, and so are clips of scenes with new views.
-    facts = addition.units.table.facts.select(["uri", "member"])
-    planned = facts.append_column("media_id", addition.units.table.media_id).take(addition.rows)
-    left, digests = without_media(output, out, planned, generation)
+    # Failures of media that are planned once more are replaced, and so are clips of scenes that are planned again.
+    facts = addition.units.table.facts.select(["uri", "member"]).take(addition.rows)
+    names = {*map(medium_name, facts["uri"].to_pylist(), facts["member"].to_pylist())}
+    planned = {*addition.units.table.media_id.take(addition.rows).to_pylist()}
+    left, digests = without_media(output, out, addition.replaced | planned, names, generation)
     adding = _Adding(output=output, out=out, folder=folder, before=addition.layout, layout=left, added=own)
     new = adding.written()
     header = json.loads(addition.before)

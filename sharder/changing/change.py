@@ -96,7 +96,8 @@ def opened_dataset(out: Place, asked: Row) -> Iterator[Output]:
                     "another run is changing this dataset, or was interrupted",
                     where=str(out / CLAIM_NAME),
                     found=json.dumps(theirs)[:200],
-                    remedy="if it is running, wait for its end. If it was interrupted, repeat its command first",
+                    remedy="if it is running, wait for its end. If it was interrupted, repeat its command first, or "
+                    "delete this object if the command cannot be repeated",
                 )
             if theirs is None:
                 write_json_aside(claim, mine)

@@ -4,7 +4,7 @@ The rows of `clips` close up. The numbers by which clips refer to media and tars
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -222,13 +222,16 @@ def _change(out: Place, asked: Row, choose: Choose, what: str) -> RemovedReport:
         return _report(gone, int(np.sum(lost)), len(gone.tars), unknown)
 
 
-def without_media(output: Output, out: Place, media: pa.Table, generation: int) -> tuple[Layout, list[bytes]]:
+def without_media(
+    output: Output, out: Place, ids: Set[str], names: Set[str], generation: int
+) -> tuple[Layout, list[bytes]]:
     """Write the files of a dataset without media whose clips are planned again.
 
     Args:
         output: The dataset.
         out: The place from which its files are read.
-        media: The media, with the columns `media_id`, `uri` and `member`. The dataset may lack some of them.
+        ids: The ids of the media. The dataset may lack some of them.
+        names: The names of media whose failures leave.
         generation: The generation of the dataset without their clips.
 
     Returns:
@@ -241,12 +244,12 @@ def without_media(output: Output, out: Place, media: pa.Table, generation: int) 
     layout = read_layout(out)
     there, failures = table_of_media(out, layout), table_in_files(out, layout, FAILURES_NAME)
     failures = FAILURES.empty_table() if failures is None else failures
-    names = {*map(medium_name, media["uri"].to_pylist(), media["member"].to_pylist())}
-    is_replaced = pc.is_in(there["media_id"], media["media_id"].combine_chunks()).to_numpy()
+    is_replaced = pc.is_in(there["media_id"], pa.array(sorted(ids), pa.string())).to_numpy()
     if not is_replaced.any() and names.isdisjoint(failures["uri"].to_pylist()):
         return layout, []
     gone = _Gone.of(out, layout, there, np.flatnonzero(is_replaced), all_views=True)
-    lost = gone.failures(failures, there, names)
+    gone = replace(gone, names=[None] * len(gone.names))  # these media were not taken down
+    lost = gone.failures(failures, there, {*names})
     writer = _Rewriting(output=output, out=out, layout=layout, gone=gone, generation=generation)
     return writer.written(failures.filter(pa.array(~lost)), set()), writer.digests
 
@@ -278,7 +281,7 @@ class _Gone:
     Attributes:
         media: int64 [removed media], the positions in `media`, ascending.
         media_numbers: int64 [removed media], their numbers.
-        names: The `media_id` of each of them.
+        names: The `media_id` of each of them. None if it is not recorded, because the medium is planned again.
         clip_media: int64 [clips], the number of each clip's medium.
         clip_shard: int64 [clips], the number of each clip's tar, or -1.
         is_gone: bool [clips].
@@ -287,7 +290,7 @@ class _Gone:
 
     media: NDArray[np.int64]
     media_numbers: NDArray[np.int64]
-    names: list[str]
+    names: list[str | None]
     clip_media: NDArray[np.int64]
     clip_shard: NDArray[np.int64]
     is_gone: NDArray[np.bool_]
@@ -354,7 +357,7 @@ class _Gone:
         stay = {row["uri"] for row in media.take(pa.array(np.setdiff1d(np.arange(len(media)), self.media))).to_pylist()}
         named = uris | {medium_name(row["uri"], row["member"]) for row in own}
         named |= {row["uri"] for row in own} - stay
-        ids = tuple(f"{name}-" for name in self.names)
+        ids = tuple(f"{name}-" for name in self.names if name is not None)
         found = [
             row["uri"] in named or (row.get("clip_id") or "").startswith(ids) or row.get("clip_id") in self.names
             for row in failures.to_pylist()
@@ -384,7 +387,8 @@ class _Gone:
             }
             for begin, end in zip(begins, ends, strict=True)
         ]
-        without = {*self.media_numbers.tolist()} - {row["media_row"] for row in found}
+        known = {number for number, name in names.items() if name is not None}
+        without = known - {row["media_row"] for row in found}
         none = {"generation": generation, "first_clip": 0, "stop_clip": 0}
         found += [none | {"media_id": names[number], "media_row": number} for number in sorted(without)]
         found += [none | {"media_id": media_id(uri)} for uri in sorted(uris)]
@@ -590,7 +594,7 @@ class _Rewriting:
             more: Whether the rows are added to those of earlier files.
         """
         old = self.layout.numbers(self.out, name)
-        if table is None:
+        if table is None or (more and not len(table)):
             return old
         before = None if more else table_in_files(self.out, self.layout, name)
         if before is not None and before.equals(table.combine_chunks()):

@@ -4,15 +4,14 @@ A policy is applied to one unit at a time. A unit is a mention (a row of the lis
 scene: the mentions of all cameras that see the same thing at the same time.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
@@ -280,6 +279,27 @@ class Unit:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SceneMedia:
+    """The media of a dataset.
+
+    Attributes:
+        media: The ids of all media.
+        of_scene: The name of the view and the id of the medium of each clip, by the name of the scene.
+    """
+
+    media: Set[str]
+    of_scene: dict[str, set[tuple[str, str]]]
+
+    @functools.cached_property
+    def with_clips(self) -> Set[str]:
+        """The ids of the media of all scenes."""
+        return {name for pairs in self.of_scene.values() for _, name in pairs}
+
+
+HasMore = Callable[[Unit, Set[tuple[str, str]]], bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
     """All units of a policy over an index, in the order of their clips.
@@ -322,66 +342,92 @@ class Units:
         return sorted({*scene.mentions, scene.first})
 
     def new(
-        self, media: Set[str], removed: Set[str], has_clips: Callable[[Unit, Set[str]], bool], *, replan: bool = False
-    ) -> list[int]:
-        """Return the numbers of the units that have media which a dataset does not have.
+        self, there: "SceneMedia", removed: Set[str], has_more: HasMore, *, replan: bool
+    ) -> tuple[list[int], Set[str]]:
+        """Return the units from which clips are appended to a dataset.
 
         Args:
-            media: The ids of the dataset's media.
+            there: The media of the dataset.
             removed: The ids of media that were removed from it.
-            has_clips: A function that returns whether clips of other media than the given ones are made from a unit.
-            replan: Whether a scene of the dataset may have new views. All units that have media of such a scene are
-                planned again.
+            has_more: A function that returns whether a unit has clips of other views or media than the given ones.
+            replan: Whether scenes of the dataset with new views may be planned again, and new scenes may have media of
+                the dataset. All scenes that share media with them are planned again, too.
+
+        Returns:
+            The numbers of the units, and the ids of media of the dataset whose clips are replaced.
 
         Raises:
-            PolicyError: A scene of the dataset has a new view, and `replan` is False, or one of its media was removed.
+            PolicyError: Scenes must be planned again, and `replan` is False, or one of their media was removed.
         """
-        gone = self._are_of(removed - media)
-        known = self._are_of(media) | gone
+        ids = self.table.media_id.to_pylist()
         if self.scenes is None:
-            return np.flatnonzero(~known).tolist()
-        rows = [np.array(self.rows(unit)) for unit in range(len(self))]
-        new = [unit for unit, own in enumerate(rows) if not known[own].all()]
-        shared = [unit for unit in new if known[rows[unit]].any()]
-        more = [has_clips(unit, media | removed) for unit in self.some(shared)]
-        same = {unit for unit, has_more in zip(shared, more, strict=True) if not has_more}
-        new, shared = ([unit for unit in units if unit not in same] for units in (new, shared))
-        if not shared:
-            return new
+            return [unit for unit, name in enumerate(ids) if name not in there.media and name not in removed], set()
+        new, changed = list[int](), list[int]()
+        for number, scene in enumerate(self.scenes.scenes):
+            own = {(view, ids[row]) for view, row in scene.rows.items() if isinstance(row, int)}
+            before, media = there.of_scene.get(scene.name, set()), {name for _, name in own}
+            if not before and media & removed and media <= there.media | removed:
+                continue
+            if not before and not media & (there.with_clips | removed):
+                new.append(number)
+            elif not {pair for pair in own if pair[1] not in removed} <= before:
+                changed.append(number)
+        units = self.some(changed)
+        changed = [
+            number
+            for number, unit in zip(changed, units, strict=True)
+            if has_more(unit, there.of_scene.get(self.scenes.scenes[number].name, set()))
+        ]
+        first_stray = len(self.scenes.scenes)
+        for number, (row, _) in enumerate(self.scenes.strays, first_stray):
+            if ids[row] not in there.media and ids[row] not in removed:
+                new.append(number)
+        if not changed:
+            return new, set()
         if not replan:
+            scene = self.scenes.scenes[changed[0]]
+            before = there.of_scene.get(scene.name, set())
             raise PolicyError(
-                "a scene of the dataset has a new view",
-                where=f"scene {self.scenes.scenes[shared[0]].name}",
-                found=self._uris(rows[shared[0]][~known[rows[shared[0]]]]),
-                remedy="pass --replan-scenes, or remove it from the index",
+                "a scene of the dataset has a new view" if before else "a new scene has media of the dataset",
+                where=f"scene {scene.name}",
+                found=self._uris(
+                    row for view, row in scene.rows.items() if isinstance(row, int) and (view, ids[row]) not in before
+                ),
+                remedy="pass --replan-scenes, or remove the view from the index",
             )
-        again = {*shared}
-        while True:  # until no other unit has media of these units
-            own = np.concatenate([rows[unit] for unit in again])
-            of_them = np.isin(self.table.media_row, self.table.media_row[own[known[own]]])
-            also = {unit for unit, own in enumerate(rows) if of_them[own].any()} - again
-            if not also:
-                break
-            again |= also
-        for unit in sorted(again):
-            if gone[rows[unit]].any():
+        again, replaced = self._sharing(changed, ids, there)
+        for number in again:
+            if gone := [row for row in self.scenes.scenes[number].mentions if ids[row] in removed]:
                 raise PolicyError(
                     "a scene to plan again has a view that was removed from the dataset",
-                    where=f"scene {self.scenes.scenes[unit].name}",
-                    found=self._uris(rows[unit][gone[rows[unit]]]),
+                    where=f"scene {self.scenes.scenes[number].name}",
+                    found=self._uris(gone),
                     remedy="remove it from the index, too",
                 )
-        return sorted({*new, *again})
+        return sorted({*new, *again}), replaced
 
-    def _are_of(self, media: Set[str]) -> NDArray[np.bool_]:
-        """Return bool [mentions]: whether each mention is of one of the media with the given ids."""
-        found: NDArray[np.bool_] = pc.is_in(self.table.media_id, pa.array(sorted(media), pa.string())).to_numpy(
-            zero_copy_only=False
-        )
-        return found
+    def _sharing(self, changed: list[int], ids: list[str], there: SceneMedia) -> tuple[list[int], Set[str]]:
+        """Return the scenes that share media with some scenes, directly or by others, and their media in a dataset."""
+        assert self.scenes is not None
+        media_of: dict[str, set[str]] = {name: {one for _, one in pairs} for name, pairs in there.of_scene.items()}
+        numbers = {scene.name: number for number, scene in enumerate(self.scenes.scenes)}
+        for scene in self.scenes.scenes:
+            media_of.setdefault(scene.name, set()).update(ids[row] for row in scene.mentions)
+        scenes_of_medium: dict[str, list[str]] = {}
+        for name, media in media_of.items():
+            for one in media:
+                scenes_of_medium.setdefault(one, []).append(name)
+        waiting = [self.scenes.scenes[number].name for number in changed]
+        seen, media = {*waiting}, set[str]()
+        while waiting:
+            for one in media_of[waiting.pop()] - media:
+                media.add(one)
+                waiting += [name for name in scenes_of_medium[one] if name not in seen]
+                seen.update(scenes_of_medium[one])
+        return sorted(numbers[name] for name in seen if name in numbers), media & there.media
 
-    def _uris(self, rows: NDArray[np.int64]) -> str:
-        return ", ".join(sorted(self.table.facts["uri"].take(pa.array(rows)).to_pylist()))
+    def _uris(self, rows: Iterable[int]) -> str:
+        return ", ".join(sorted(self.table.facts["uri"].take(pa.array(rows, pa.int64())).to_pylist()))
 
     def _unit(self, unit: int, mentions: dict[int, Mention]) -> Unit:
         if self.scenes is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError
-from framedex.files.outputs import LOCK_NAME, remove_unfinished, write_aside
+from framedex.files.outputs import LOCK_NAME, held, remove_unfinished, write_aside
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.sharder import schema
 from framedex.sharder.layout import dataset_header
@@ -67,8 +67,9 @@ def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
     check_output(out, overwrite=overwrite)  # checked again, because the folder may have changed since the run began
     if overwrite and out.exists():
         replaced = out.with_name(f"{out.name}.replaced")
-        out.rename(replaced)
-        folder.rename(out)
+        with held(out):  # so that no other run is changing the dataset
+            out.rename(replaced)
+            folder.rename(out)
         shutil.rmtree(replaced)
     else:
         folder.rename(out)  # rename(2) replaces an empty folder, and fails if `out` is anything else

@@ -322,12 +322,20 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_grown_dataset(place: Path, f
 
 def scenes_of(place: Path, cameras: dict[str, str]) -> Path:
     """Index the videos of scenes. `cameras`: for each scene, the letters of its cameras."""
-    rows = [
-        f"videos/{NAME.format(2 * int(scene) + 'ab'.index(camera))}.mp4,{scene},{camera}"
-        for scene, letters in cameras.items()
-        for camera in letters
-    ]
-    (place / "SCENES.csv").write_text("\n".join(["uri,scene,camera", *rows]) + "\n")
+    return scenes_of_rows(
+        place,
+        [
+            (2 * int(scene) + "ab".index(camera), scene, camera)
+            for scene, letters in cameras.items()
+            for camera in letters
+        ],
+    )
+
+
+def scenes_of_rows(place: Path, rows: Sequence[tuple[int, str, str]]) -> Path:
+    """Index scenes. A row has the number of a video, the name of its scene, and the name of its view."""
+    lines = [f"videos/{NAME.format(number)}.mp4,{scene},{camera}" for number, scene, camera in rows]
+    (place / "SCENES.csv").write_text("\n".join(["uri,scene,camera", *lines]) + "\n")
     run("index", place / "SCENES.csv", "--out", place / "SCENES", "--prune", "--prune-at-most", "1")
     return place / "SCENES"
 
@@ -389,6 +397,69 @@ def test_scenes_with_new_views_are_planned_again_on_request(place: Path, kind: s
         "nothing was written"
         in run("shard", grown, "--policy", policy, "--out", dataset, *KINDS[kind], "--append", "--replan-scenes").output
     )
+    check_verified(dataset)
+
+
+# Before and after: rows of a listing, as for `scenes_of_rows`.
+RECASTS: dict[str, tuple[list[tuple[int, str, str]], list[tuple[int, str, str]]]] = {
+    "all files of a scene are others": (
+        [(0, "s", "a"), (2, "s", "b"), (5, "t", "a"), (6, "t", "b")],
+        [(8, "s", "a"), (9, "s", "b"), (5, "t", "a"), (6, "t", "b")],
+    ),
+    "the only view of a scene is another": (
+        [(0, "s", "a"), (5, "t", "a"), (6, "t", "b")],
+        [(2, "s", "b"), (5, "t", "a"), (6, "t", "b")],
+    ),
+    "a new scene has media of another": (
+        [(0, "s", "a"), (2, "s", "b")],
+        [(0, "s", "a"), (2, "s", "b"), (2, "t", "a"), (5, "t", "b")],
+    ),
+    "a view moved to another scene": (
+        [(0, "s", "a"), (2, "s", "b"), (5, "t", "a"), (6, "t", "b")],
+        [(0, "s", "a"), (8, "s", "b"), (5, "t", "a"), (6, "t", "b"), (2, "u", "a"), (9, "u", "b")],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["reference", "clips"])
+@pytest.mark.parametrize("name", RECASTS)
+def test_scenes_with_other_media_are_planned_again_on_request(place: Path, kind: str, name: str) -> None:
+    dataset, policy = place / "D", scene_policy("mask")
+    before, after = RECASTS[name]
+    shard(scenes_of_rows(place, before), dataset, *KINDS[kind], policy=policy)
+    files = content(dataset)
+    grown = scenes_of_rows(place, after)
+    said = shard(grown, dataset, *KINDS[kind], "--append", policy=policy, code=1)["output"]
+    assert re.search("a scene of the dataset has a new view|a new scene has media of the dataset", said)
+    assert content(dataset) == files
+    shard(grown, dataset, *KINDS[kind], "--append", "--replan-scenes", policy=policy)
+    at_once = place / "AT_ONCE"
+    shard(grown, at_once, *KINDS[kind], policy=policy)
+    expected, found = by_view(at_once), by_view(dataset)
+    assert sorted(found) == sorted(expected)
+    for view, item in found.items():
+        np.testing.assert_array_equal(item["frames"], expected[view]["frames"])
+        np.testing.assert_array_equal(item["seconds"], expected[view]["seconds"])
+    assert len(MultiViewDataset(ClipDataset(dataset))) == len(MultiViewDataset(ClipDataset(at_once)))
+    check_verified(dataset)
+    check_tables(dataset)
+    changed = content(dataset)
+    assert shard(grown, dataset, *KINDS[kind], "--append", policy=policy)["finished"]
+    assert content(dataset) == changed
+
+
+def test_clips_of_a_scene_come_back_if_a_file_could_not_be_read(place: Path) -> None:
+    dataset, policy = place / "D", scene_policy("mask")
+    shard(scenes_of_rows(place, [(0, "s", "a"), (5, "t", "a")]), dataset, *KINDS["clips"], policy=policy)
+    grown = scenes_of_rows(place, [(0, "s", "a"), (2, "s", "b"), (5, "t", "a")])
+    lost = place / "videos" / f"{NAME.format(0)}.mp4"
+    lost.rename(place / "aside.mp4")
+    asked = ["shard", grown, "--policy", policy, "--out", dataset, *KINDS["clips"], "--append", "--replan-scenes"]
+    run(*asked, code=3)
+    (place / "aside.mp4").rename(lost)
+    run(*asked)
+    shard(grown, place / "AT_ONCE", *KINDS["clips"], policy=policy)
+    assert sorted(by_view(dataset)) == sorted(by_view(place / "AT_ONCE"))
     check_verified(dataset)
 
 
