@@ -173,7 +173,7 @@ def test_a_dataset_replaced_while_open_is_an_error(index: Index, tmp_path: Path)
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     others = write_clips(tmp_path / "others.jsonl", [{"uri": "h264_vfr.mkv", "frames": [1]}])
     run("shard", index.path, "--clips", others, "--out", tmp_path / "D", "--overwrite")
-    with pytest.raises(FormatError, match="replaced"):
+    with pytest.raises(FramedexError, match="the dataset was changed since it was opened"):
         dataset[0]
 
 
