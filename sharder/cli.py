@@ -180,7 +180,8 @@ RULES = (
 @click.option(
     "--replan-scenes",
     is_flag=True,
-    help="With --append: plan scenes of the dataset again that have new views. Their clips are replaced.",
+    help="With --append: allow new views and files of scenes that the dataset has, and its files in new scenes. These "
+    "scenes, and all that share files with them, are planned again, and their clips are replaced.",
 )
 @remove_option(
     "Only remove the clips of a medium from an existing dataset, which is passed instead of an INDEX. @LIST is a text "

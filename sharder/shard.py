@@ -73,8 +73,8 @@ def shard(
         overwrite: Whether an existing dataset may be replaced.
         append: Whether to append clips of media that the existing dataset does not have and never had. The policy and
             all options must be those of the dataset.
-        replan_scenes: With `append`, whether to plan scenes of the dataset again that have new views. Their clips are
-            replaced.
+        replan_scenes: With `append`, whether scenes with new views or files, and new scenes with files of the dataset,
+            may be planned again, with all scenes that share files with them. Their clips are replaced.
         keep_damaged: Whether clips may have frames of damaged GOPs.
         pack: The data to copy into tars. "clips": every clip as a tiny video. "images": the frames of every clip as
             images. "needed": as "clips", but only for media whose packets are not byte ranges of their file. If None,

@@ -25,9 +25,9 @@ from framedex.loader.routing.balance import Balance
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
-# Maximum size of the pictures that a decoder decodes in one call, before they are scaled. It is that of 32 clips of 16
-# frames of 1080p. A single movie may have more. Each engine of NVDEC decodes one movie at a time.
-MOST_BYTES = 3 << 30
+# Maximum size of the unscaled pictures of one call of a decoder, except for a single movie. 32 clips of 16 frames of
+# 1080p have this size, so groups of clips need no more memory than single clips.
+MAX_CALL_BYTES = 3 << 30
 
 # A clip, or its replacement, with its frames on the device, or the place of its frames in a room.
 Decoded = tuple[Fetched, Any]
@@ -129,7 +129,7 @@ class DecodingThreads:
                     return []
                 self._waiting.sort(key=lambda waiting: waiting.places[0][0])
                 sizes = np.cumsum([waiting.decoded_bytes for waiting in self._waiting])
-                count = max(1, min(most, int(np.searchsorted(sizes, MOST_BYTES, side="right"))))
+                count = max(1, min(most, int(np.searchsorted(sizes, MAX_CALL_BYTES, side="right"))))
                 taken, self._waiting = self._waiting[:count], self._waiting[count:]
                 part = [left for waiting in taken if (left := waiting.without_cancelled()).done]
                 if part:

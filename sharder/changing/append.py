@@ -34,6 +34,7 @@ from framedex.sharder.changing.change import (
     opened_dataset,
     part_columns,
     publish,
+    remove_folder,
     removed_of,
     replace_header,
     rows_of,
@@ -80,12 +81,13 @@ def append_from_policy(
         out: The dataset.
         file: The policy, which must be the one of the dataset.
         options: The options, which must be those of the dataset, except for the size of tars.
-        replan_scenes: Whether to plan scenes of the dataset again that have new views.
+        replan_scenes: Whether scenes with new views or files, and new scenes with files of the dataset, may be planned
+            again, with all scenes that share files with them. Their clips are replaced.
 
     Raises:
         FramedexError: A new row of the listing has no label, or there are too many labels.
         OutputError: The plan differs from that of the dataset, or another run is changing the dataset.
-        PolicyError: A scene of the dataset has a new view, and `replan_scenes` is False.
+        PolicyError: Scenes must be planned again, and `replan_scenes` is False.
     """
     dataset_header(out)  # before a folder is created
     job = job_of(index, file.resolved, options)
@@ -96,11 +98,12 @@ def append_from_policy(
         # Nothing else changes a folder while clips are packed. In a bucket, a removal need not wait for that.
         output = None if isinstance(out, Stored) else stack.enter_context(opened_dataset(out, asked))
         addition = _planned(index, out, file, job, options, replan_scenes=replan_scenes)
-        report = _packed(index, folder, addition, file, job, options)
+        own_job = addition.job(job)
+        report = _packed(index, folder, addition, file, own_job, options)
         if output is None:
-            what = digest_of(json.dumps(addition.job(job), sort_keys=True))
+            what = digest_of(json.dumps(own_job, sort_keys=True))
             output = stack.enter_context(opened_dataset(out, asked | {"what": what}))
-        is_there = not report.clips or finished_report(folder, addition.job(job), index) is not None
+        is_there = not report.clips or finished_report(folder, own_job, index) is not None
         if small_bytes(out / HEADER) != addition.before or not is_there:
             raise OutputError(
                 "another run has changed the dataset meanwhile",
@@ -110,7 +113,7 @@ def append_from_policy(
         complete_log(output, addition.generation)
         new = _append(output, out, folder, addition, asked) if report.clips else addition.layout
         sweep(output, new)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
     return replace(report, out=out, filtered=addition.units.left_out)
 
 
@@ -204,15 +207,15 @@ def _packed(
     nothing = ShardReport(out=folder, clips=0, media=0, frames=0, shards=0, resumed=0, failures=[], finished=True)
     if not addition.new:
         return nothing
-    own, labels = addition.job(job), addition.labels
+    labels = addition.labels
     wanted = None if labels is None else WantedLabels(column=labels.column, numbers=labels.numbers)
-    if (before := finished_report(folder, own, index)) is not None:
+    if (before := finished_report(folder, job, index)) is not None:
         return with_labels(replace(before, finished=False), wanted)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     schema, pieces = user_columns(index, file.policy.split), policy_pieces(addition.units, file.policy, addition.new)
     options, count = replace(options, overwrite=True, labels=wanted), len(addition.new)
     try:
-        return build_pieces(index, folder, own, schema, pieces, count, options, {}, addition.first)
+        return build_pieces(index, folder, job, schema, pieces, count, options, {}, addition.first)
     except NoClipsError as error:
         return replace(nothing, failures=error.failures)
 

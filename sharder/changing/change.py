@@ -116,10 +116,16 @@ def complete_log(output: Output, generation: int) -> None:
         log_change(output, generation, last.command, last.options, {})
 
 
+def remove_folder(folder: Path) -> None:
+    """Delete a folder if it exists. Raises OSError if a file in it cannot be deleted."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def sweep(output: Output, layout: Layout) -> None:
     """Delete the files of a dataset that its header does not name, and clips that a killed run was about to append."""
     for name in APPENDED_FOLDERS:
-        shutil.rmtree(output.local / name, ignore_errors=True)
+        remove_folder(output.local / name)
     kept = {*layout.names(output.where), HEADER, LOG_NAME, CLAIM_NAME, POLICY_NAME}
     if (shards := layout.read(output.where, SHARDS_NAME, ["name"])) is not None:
         tars = [Path(name) for name in shards["name"].to_pylist()]

@@ -342,7 +342,7 @@ class Units:
         return sorted({*scene.mentions, scene.first})
 
     def new(
-        self, there: "SceneMedia", removed: Set[str], has_more: HasMore, *, replan: bool
+        self, there: SceneMedia, removed: Set[str], has_more: HasMore, *, replan: bool
     ) -> tuple[list[int], Set[str]]:
         """Return the units from which clips are appended to a dataset.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ class Forks:
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
+
+
+def copy_videos(place: Path, medium: Callable[[str], Path]) -> None:
+    """Fill the folder `videos` with videos of several kinds."""
+    (place / "videos").mkdir()
+    kinds = ("h264_open_gop.mp4", "h264_single.mp4", "h264_audio.mp4")
+    for number in range(COUNT):
+        shutil.copy(medium(kinds[number % len(kinds)]), place / "videos" / f"{NAME.format(number)}.mp4")
 
 
 def write_listing(place: Path, numbers: Sequence[int], name: str = "listing.csv") -> Path:

@@ -176,7 +176,7 @@ def test_a_clip_that_is_not_available_is_raised_or_skipped(
 def test_a_call_decodes_several_groups_as_far_as_their_pictures_fit(
     dataset: ClipDataset, on: Callable[[PlayedGpu], None], monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
-    monkeypatch.setattr("framedex.loader.batches.maker.MOST_BYTES", most_bytes)
+    monkeypatch.setattr("framedex.loader.batches.maker.MAX_CALL_BYTES", most_bytes)
     gpu = PlayedGpu(seconds=0.02)
     on(gpu)
     sampler = ClipSampler(dataset, shuffle=True, seed=4, share=4)

@@ -27,7 +27,7 @@ from tests.sharder.changing.test_removing import (
 )
 from tests.support.datasets import content, run
 from tests.support.depth import drawn
-from tests.support.living import COUNT, NAME, Forks, files_with
+from tests.support.living import COUNT, NAME, Forks, copy_videos, files_with
 
 Medium = Callable[[str], Path]
 POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 3, val: 1}}}"
@@ -36,10 +36,7 @@ POLICY = "{policy: fps, fps: 4, frames: 2, split: {shares: {train: 3, val: 1}}}"
 @pytest.fixture
 def place(tmp_path: Path, medium: Medium) -> Path:
     """Return a folder with videos of several kinds."""
-    (tmp_path / "videos").mkdir()
-    kinds = ("h264_open_gop.mp4", "h264_single.mp4", "h264_audio.mp4")
-    for number in range(COUNT):
-        shutil.copy(medium(kinds[number % len(kinds)]), tmp_path / "videos" / f"{NAME.format(number)}.mp4")
+    copy_videos(tmp_path, medium)
     return tmp_path
 
 

@@ -20,7 +20,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, FramedexE
 from tests.support.datasets import content, run
 from tests.support.depth import drawn
 from tests.support.images import tar_of
-from tests.support.living import CAPTION, COUNT, NAME, Forks, files_with, index, write_listing
+from tests.support.living import CAPTION, COUNT, NAME, Forks, copy_videos, files_with, index, write_listing
 
 Medium = Callable[[str], Path]
 KINDS = {
@@ -37,10 +37,7 @@ TAKEN = (3, 4, 9, 23)
 @pytest.fixture
 def place(tmp_path: Path, medium: Medium) -> Path:
     """Return a folder with videos of several kinds, a listing of them with captions, and their index."""
-    (tmp_path / "videos").mkdir()
-    kinds = ("h264_open_gop.mp4", "h264_single.mp4", "h264_audio.mp4")
-    for number in range(COUNT):
-        shutil.copy(medium(kinds[number % len(kinds)]), tmp_path / "videos" / f"{NAME.format(number)}.mp4")
+    copy_videos(tmp_path, medium)
     write_listing(tmp_path, range(COUNT))
     index(tmp_path)
     return tmp_path
