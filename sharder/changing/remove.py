@@ -51,7 +51,7 @@ from framedex.sharder.layout import (
 )
 from framedex.sharder.packing.tars import INDEX_VERSION, Tar, index_path
 from framedex.sharder.planning.steps import NO_MEDIUM
-from framedex.sharder.reading import SourceFiles
+from framedex.sharder.reading import Objects, SourceFiles, stale_as
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     CLIPS_PER_ROW_GROUP,
@@ -73,8 +73,10 @@ from framedex.sharder.schema import (
     TAR_NAME,
 )
 from framedex.sharder.writing.whole import write_groups
+from framedex.storage.objects import download
 from framedex.storage.places import Place, parquet_file, small_bytes, small_text
-from framedex.storage.uris import medium_name, spellings
+from framedex.storage.reader import ASIDE
+from framedex.storage.uris import is_remote, medium_name, spellings
 
 Row = dict[str, Any]
 
@@ -447,10 +449,10 @@ class _Rewriting:
         table, numbers = table_in_files(self.out, self.layout, SHARDS_NAME), self.layout.shard_numbers
         if table is None:
             return None, numbers
-        rows, empty, files = table.to_pylist(), [], SourceFiles()
+        rows, empty = table.to_pylist(), []
         for number in self.gone.tars.tolist():
             row = int(numbers.row_of(np.array([number]))[0])
-            if (shard := self._tar(rows[row], number, files)) is None:
+            if (shard := self._tar(rows[row], number)) is None:
                 empty.append((row, number))
             else:
                 rows[row] = shard
@@ -458,8 +460,11 @@ class _Rewriting:
             del rows[row]
         return table_of(rows, SHARDS), numbers.without(np.array([number for _, number in empty], np.int64))
 
-    def _tar(self, shard: Row, number: int, files: SourceFiles) -> Row | None:
-        """Write a tar without the samples of removed clips. Return its row of `shards`, or None if none are left."""
+    def _tar(self, shard: Row, number: int) -> Row | None:
+        """Write a tar without the samples of removed clips. Return its row of `shards`, or None if none are left.
+
+        An object is copied to a file first, because a request for each sample takes longer.
+        """
         old = self.out / shard["name"]
         clips = np.flatnonzero(self.gone.clip_shard == number)
         samples = _samples(index_place(self.out, shard["name"]))
@@ -478,8 +483,13 @@ class _Rewriting:
         )
         match = TAR_NAME.fullmatch(Path(shard["name"]).name)
         name = f"{SHARDS_FOLDER}/{match[1] if match else Path(shard['name']).stem}-{self.generation}.tar"
-        tar = Tar(self.output.local / name, files)
+        tar = Tar(self.output.local / name, SourceFiles())
+        copy = tar.path.with_name(f"{ASIDE}old-{tar.path.name}")
         try:
+            if is_remote(source.path):
+                with stale_as(source):
+                    download(source.path, Objects(None).facts(source), copy)
+                source = replace(source, path=str(copy))
             for clip, sample in zip(clips.tolist(), samples, strict=True):
                 if self.gone.is_gone[clip]:
                     continue
@@ -494,6 +504,8 @@ class _Rewriting:
         except BaseException:
             tar.abandon()
             raise
+        finally:
+            copy.unlink(missing_ok=True)
         self.digests.append(mark.encode())
         for path in (tar.path, index_path(tar.path)):
             self._publish(path)
