@@ -25,10 +25,6 @@ from framedex.loader.routing.balance import Balance
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI has a constant overhead
 
-# Maximum size of the unscaled pictures of one call of a decoder, except for a single movie. 32 clips of 16 frames of
-# 1080p have this size, so groups of clips need no more memory than single clips.
-MAX_CALL_BYTES = 3 << 30
-
 # A clip, or its replacement, with its frames on the device, or the place of its frames in a room.
 Decoded = tuple[Fetched, Any]
 
@@ -120,16 +116,16 @@ class DecodingThreads:
 
     def _next_part(self) -> list[_Waiting]:
         """Wait for movies, and take those of the earliest batches. Return an empty list if the threads are to end."""
-        fewest, most = self._frames.at_once
+        limits = self._frames.at_once
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                self._changed.wait_for(lambda: len(self._waiting) >= fewest or self._closed, PATIENCE)
+                self._changed.wait_for(lambda: len(self._waiting) >= limits.fewest or self._closed, PATIENCE)
                 if self._closed:
                     return []
                 self._waiting.sort(key=lambda waiting: waiting.places[0][0])
                 sizes = np.cumsum([waiting.decoded_bytes for waiting in self._waiting])
-                count = max(1, min(most, int(np.searchsorted(sizes, MAX_CALL_BYTES, side="right"))))
+                count = max(1, min(limits.most, int(np.searchsorted(sizes, limits.most_bytes, side="right"))))
                 taken, self._waiting = self._waiting[:count], self._waiting[count:]
                 part = [left for waiting in taken if (left := waiting.without_cancelled()).done]
                 if part:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
-from framedex.loader.batches.frames import Finish, Frames
+from framedex.loader.batches.frames import AtOnce, Finish, Frames
 from framedex.loader.routing.movie import joined_movie
 from tests.support.datasets import shard_clips
 from tests.support.gpu import driver
@@ -35,7 +35,7 @@ class PlayedGpu(Frames):
         fails_on: names of clips that no decoder decodes.
     """
 
-    at_once = (8, 16)
+    at_once = AtOnce(fewest=8, most=16, most_bytes=1 << 30)
 
     def __init__(self, *, seconds: float = 0.0, fails_on: Sequence[str] = ()) -> None:
         finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="error")
@@ -174,10 +174,10 @@ def test_a_clip_that_is_not_available_is_raised_or_skipped(
 
 @pytest.mark.parametrize("most_bytes", [1 << 30, 1])
 def test_a_call_decodes_several_groups_as_far_as_their_pictures_fit(
-    dataset: ClipDataset, on: Callable[[PlayedGpu], None], monkeypatch: pytest.MonkeyPatch, most_bytes: int
+    dataset: ClipDataset, on: Callable[[PlayedGpu], None], most_bytes: int
 ) -> None:
-    monkeypatch.setattr("framedex.loader.batches.maker.MAX_CALL_BYTES", most_bytes)
     gpu = PlayedGpu(seconds=0.02)
+    gpu.at_once = gpu.at_once._replace(most_bytes=most_bytes)
     on(gpu)
     sampler = ClipSampler(dataset, shuffle=True, seed=4, share=4)
     expected = [dataset.clip(number).clip_id for number in ClipSampler(dataset, shuffle=True, seed=4, share=4)]

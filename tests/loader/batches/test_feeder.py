@@ -282,7 +282,7 @@ def test_clips_of_a_batch_lie_in_its_room_unless_one_is_missing_or_of_another_sh
 class _FakeGpu(parts.frames.Frames):
     """Decodes clips whose number is not in `broken`, on the CPU, where a GPU would."""
 
-    at_once = (1, 4)
+    at_once = parts.frames.AtOnce(fewest=1, most=4, most_bytes=1 << 30)
 
     def __init__(self, finish: Any, dataset: ClipDataset, broken: set[int]) -> None:
         super().__init__(finish)
