@@ -2,9 +2,10 @@
 
 The index is synthetic: videos of 50 to 150 frames, as x264's default settings make them. Each stage runs in its own
 process, so that its memory is measured alone. Expected: no stage uses memory in proportion to frames; opening uses some
-memory per video.
+memory per video. `--repeat` makes a dataset of several copies of the planned clips and their media, and reads clips of
+it at random.
 
-usage: python -m benchmarks.scale FOLDER [--media 1000000]   prints JSON
+usage: python -m benchmarks.scale FOLDER [--media 1000000] [--repeat 10]   prints JSON
 """
 
 from __future__ import annotations
@@ -22,26 +23,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset, ClipSampler
 from framedex.files.outputs import write_json_aside
+from framedex.files.parquet_parts import PartWriter, part_path
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.runs.merging import compact_index
 from framedex.indexer.schema import FORMAT, HEADER, SCHEMA_VERSION
+from framedex.sharder import schema
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.writing.whole import write_groups
 
 MIN_FRAMES, MAX_FRAMES = 50, 150
 RANKS = 1024
 LOOKUPS = 1000
+ROWS = 2000  # the second half is measured
 POLICY = {"policy": "uniform", "frames": 8}
 Facts = dict[str, Any]
 
 
-def write(folder: Path, media: int) -> Facts:
+def write(folder: Path, media: int, times: int) -> Facts:
     """Write the index in the way that a run writes probe results."""
     shutil.rmtree(folder / "INDEX", ignore_errors=True)
     (folder / "INDEX").mkdir(parents=True)
@@ -71,18 +79,18 @@ def stored(folder: Path) -> Facts:
     return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
 
 
-def compact(folder: Path, media: int) -> Facts:
+def compact(folder: Path, media: int, times: int) -> Facts:
     """Merge the parts."""
     report = compact_index(folder / "INDEX")
     return {"parts_before": report.parts_before, "parts": report.parts} | stored(folder / "INDEX")
 
 
-def open_index(folder: Path, media: int) -> Facts:
+def open_index(folder: Path, media: int, times: int) -> Facts:
     """Open the index and count its media."""
     return {"media": len(Index(folder / "INDEX"))}
 
 
-def look_up(folder: Path, media: int) -> Facts:
+def look_up(folder: Path, media: int, times: int) -> Facts:
     """Look up random videos: the row and the packets."""
     index = Index(folder / "INDEX")
     times: list[tuple[float, float]] = []
@@ -102,7 +110,7 @@ def look_up(folder: Path, media: int) -> Facts:
     }
 
 
-def plan(folder: Path, media: int) -> Facts:
+def plan(folder: Path, media: int, times: int) -> Facts:
     """Plan a clip of each video and write the dataset."""
     for path in folder.glob("DATASET*"):
         shutil.rmtree(path)
@@ -111,7 +119,7 @@ def plan(folder: Path, media: int) -> Facts:
     return {"clips": report.clips, "failed": report.failed} | stored(folder / "DATASET")
 
 
-def sample(folder: Path, media: int) -> Facts:
+def sample(folder: Path, media: int, times: int) -> Facts:
     """Open the dataset, draw an epoch of one of many ranks, and then the first batch of all ranks."""
     dataset = ClipDataset(folder / "DATASET")
     begin = time.perf_counter()
@@ -127,7 +135,59 @@ def sample(folder: Path, media: int) -> Facts:
     }
 
 
-STAGES: dict[str, Callable[[Path, int], Facts]] = {
+def repeat(folder: Path, media: int, times: int) -> Facts:
+    """Make a dataset whose clips and media are several copies of those of the planned dataset, under their names."""
+    source, out = folder / "DATASET", folder / "REPEATED"
+    shutil.rmtree(out, ignore_errors=True)
+    header = json.loads((source / schema.HEADER).read_text())
+    clips, media_parts = len(header["clips_per_part"]), len(header["media_per_part"])
+    for name in (schema.CLIPS_FOLDER, schema.RECIPES_FOLDER, schema.MEDIA_FOLDER):
+        (out / name).mkdir(parents=True)
+    fields = pq.read_table(source / schema.FIELDS_NAME)
+    all_fields = PartWriter(out / schema.FIELDS_NAME, fields.schema, version=schema.SCHEMA_VERSION)
+    parts = [pq.read_table(part_path(source / schema.CLIPS_FOLDER, number)) for number in range(clips)]
+    for turn in range(times):
+        for number in range(media_parts):
+            one = part_path(source / schema.MEDIA_FOLDER, number)
+            part_path(out / schema.MEDIA_FOLDER, turn * media_parts + number).hardlink_to(one)
+        for number, table in enumerate(parts, turn * clips):
+            one = part_path(source / schema.RECIPES_FOLDER, number % clips)
+            part_path(out / schema.RECIPES_FOLDER, number).hardlink_to(one)
+            write_groups(part_path(out / schema.CLIPS_FOLDER, number), moved(table, turn * media), ())
+        all_fields.write(moved(fields, turn * media))
+    all_fields.commit()
+    for name in (schema.FAILURES_NAME, schema.POLICY_NAME):
+        shutil.copy(source / name, out / name)
+    for name in ("clips_per_part", "media_per_part"):
+        header[name] *= times
+    write_json_aside(out / schema.HEADER, header)
+    return {"clips": times * sum(map(len, parts))} | stored(out)
+
+
+def moved(table: pa.Table, rows: int) -> pa.Table:
+    """Return a table of clips whose media are so many rows later."""
+    column = table.schema.get_field_index("media_row")
+    return table.set_column(column, table.schema.field(column), pc.add(table["media_row"], pa.scalar(rows, pa.int32())))
+
+
+def rows(folder: Path, media: int, times: int) -> Facts:
+    """Read clips of the dataset of copies at random."""
+    dataset = ClipDataset(folder / "REPEATED")
+    times: list[float] = []
+    for number in np.random.default_rng(0).integers(0, len(dataset), ROWS).tolist():
+        begin = time.perf_counter()
+        dataset.clip(number)
+        times.append(time.perf_counter() - begin)
+    half = 1000 * np.array(times[ROWS // 2 :])
+    return {
+        "clips": len(dataset),
+        "rows": ROWS,
+        "row_median_ms": round(float(np.median(half)), 3),
+        "row_p99_ms": round(float(np.percentile(half, 99)), 3),
+    }
+
+
+STAGES: dict[str, Callable[[Path, int, int], Facts]] = {
     "write": write,
     "open, many parts": open_index,
     "compact": compact,
@@ -135,12 +195,15 @@ STAGES: dict[str, Callable[[Path, int], Facts]] = {
     "look up": look_up,
     "plan": plan,
     "sample": sample,
+    "repeat": repeat,
+    "rows": rows,
 }
 
 
-def alone(name: str, folder: Path, media: int) -> Facts:
+def alone(name: str, folder: Path, media: int, times: int) -> Facts:
     """Return what a stage costs in its own process."""
-    command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--stage", name]
+    command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--repeat", str(times)]
+    command += ["--stage", name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     facts: Facts = json.loads(done.stdout)
     print(name, facts, file=sys.stderr, flush=True)
@@ -151,17 +214,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--media", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=10, help="number of copies")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
         at_rest, begin = peak_mb(), time.perf_counter()
-        found = STAGES[options.stage](options.folder, options.media)
+
+        found = STAGES[options.stage](options.folder, options.media, options.repeat)
         seconds = round(time.perf_counter() - begin, 3)
         print(json.dumps({"seconds": seconds, "peak_mb": peak_mb(), "at_rest_mb": at_rest} | found))
         return
     options.folder.mkdir(parents=True, exist_ok=True)
-    stages = {name: alone(name, options.folder, options.media) for name in STAGES}
-    facts = environment() | {"command": f"python -m benchmarks.scale FOLDER --media {options.media}"}
+    stages = {name: alone(name, options.folder, options.media, options.repeat) for name in STAGES}
+    command = f"python -m benchmarks.scale FOLDER --media {options.media} --repeat {options.repeat}"
+    facts = environment() | {"command": command}
     print(json.dumps({"environment": facts, "stages": stages}, indent=2))
 
 

@@ -16,7 +16,7 @@ from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.8"
+SCHEMA_VERSION = "3.9"
 # Since this version, all media of a dataset are proven, except if the codec needs no proof (`indexer.schema.SCANNED`).
 # To prove a medium, the indexer decodes frames as clips do, and compares them with a decode that begins earlier.
 PROVES = (3, 6)
@@ -95,9 +95,10 @@ MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA
 SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
-# To read one clip, a reader fetches one row group and the footer of the part, so both must be small. The values were
-# chosen by measurements on 100 000 clips of 400 packets (benchmarks/manifest.py).
-CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
+# To read one clip, a reader fetches a row group and the footer of a part, so both must be small. A row group has at most
+# GROUP_BYTES, but a number of rows within GROUP_ROWS. Before version 3.9, it had 32 clips or 256 media. The values were
+# chosen by measurements (docs/decisions/0005-small-row-groups.md).
+CLIPS_PER_PART, GROUP_BYTES, GROUP_ROWS = 4096, 256 << 10, (32, 512)
 DELTA_COLUMNS = (
     "range_offset",
     "range_length",

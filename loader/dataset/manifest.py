@@ -153,15 +153,10 @@ def _limits(stored: dict[str, Any]) -> dict[str, Any]:
     return {"size": size}
 
 
-GROUP_ROWS = {
-    tables.CLIPS_FOLDER: tables.CLIPS_PER_ROW_GROUP,
-    tables.RECIPES_FOLDER: tables.CLIPS_PER_ROW_GROUP,
-    tables.MEDIA_FOLDER: tables.MEDIA_PER_ROW_GROUP,
-}
 SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.RECIPES_FOLDER: tables.RECIPES, tables.MEDIA_FOLDER: tables.MEDIA}
 ROW_BYTES = 500  # bytes of memory that the row of a tar needs in Python
 KEPT_GROUPS = 4  # number of row groups of clips, recipes and media that are cached
-OPEN_PARTS = 256  # number of parts whose footers (about 1 MB each) are cached
+OPEN_PARTS = 256  # number of parts whose footers (less than 1 MB each) are cached
 SEARCHED_FOR_CLOSE = 100_000  # number of names that are searched for similar names; each takes some 10 microseconds
 
 
@@ -215,6 +210,7 @@ class Manifest(ClipSource):
         self._header_state: tuple[int, ...] = ()  # see `_file_state`; from when the header was last compared
         self._grown = b""  # the header after clips were appended, which this object does not have
         self._lock = threading.Lock()
+        self._group_rows: dict[tuple[str, int], int] = {}  # the number of rows of the row groups of a part
         self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may need much memory in Python
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
@@ -338,7 +334,7 @@ class Manifest(ClipSource):
         return ""
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return row `number` of a table, which consists of parts with row groups of GROUP_ROWS rows."""
+        """Return row `number` of a table."""
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
@@ -348,7 +344,9 @@ class Manifest(ClipSource):
     def _group_of(self, folder: str, number: int) -> tuple[int, int, int]:
         """Return the part, the row group, and the index within the row group, of row `number` of a table."""
         part = self._part_of(folder, number)
-        return part, *divmod(number - int(self._first[folder][part]), GROUP_ROWS[folder])
+        if (folder, part) not in self._group_rows:
+            self._part(folder, part)
+        return part, *divmod(number - int(self._first[folder][part]), self._group_rows[folder, part])
 
     def _part_of(self, folder: str, number: int) -> int:
         return int(np.searchsorted(self._first[folder], number, side="right")) - 1
@@ -430,8 +428,9 @@ class Manifest(ClipSource):
         if folder == tables.CLIPS_FOLDER:
             known = pa.schema([field for field in known if field.name in self.header.own])
         check_columns(schema, known, where, REMEDY)
-        rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
+        rows = int(np.diff(self._first[folder])[part])
         groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        most = max([1, *groups])
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
@@ -441,6 +440,7 @@ class Manifest(ClipSource):
                 allowed=f"{rows} rows in groups of {most}",
                 remedy=REMEDY,
             )
+        self._group_rows[folder, part] = most
         return file
 
     def _read_medium(self, number: int) -> Medium:

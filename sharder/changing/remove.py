@@ -54,7 +54,6 @@ from framedex.sharder.planning.steps import NO_MEDIUM
 from framedex.sharder.reading import Objects, SourceFiles, stale_as
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
-    CLIPS_PER_ROW_GROUP,
     COLUMNS_NAME,
     DELTA_COLUMNS,
     FAILURES,
@@ -62,7 +61,6 @@ from framedex.sharder.schema import (
     FIELDS_NAME,
     HEADER,
     MEDIA_FOLDER,
-    MEDIA_PER_ROW_GROUP,
     RECIPES_FOLDER,
     REMOVED,
     REMOVED_NAME,
@@ -531,7 +529,7 @@ class _Rewriting:
                 if folder == RECIPES_FOLDER:
                     table = _shifted(table, self._shift[here][stays])
                 path = part_path(self.output.local / folder, number)
-                write_groups(path, table, CLIPS_PER_ROW_GROUP, delta)
+                write_groups(path, table, delta)
                 self._publish(path)
             found.append(Part(number=number, rows=int(np.count_nonzero(stays))))
             number += 1
@@ -549,7 +547,7 @@ class _Rewriting:
             elif len(own) < part.rows:
                 stays = np.setdiff1d(np.arange(part.rows), own)
                 path = part_path(self.output.local / MEDIA_FOLDER, number)
-                write_groups(path, self._part(MEDIA_FOLDER, part).take(pa.array(stays)), MEDIA_PER_ROW_GROUP, ())
+                write_groups(path, self._part(MEDIA_FOLDER, part).take(pa.array(stays)), ())
                 self._publish(path)
                 found.append(Part(number=number, rows=len(stays)))
                 number += 1

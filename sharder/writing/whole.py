@@ -27,7 +27,6 @@ from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
     CLIPS_PER_PART,
-    CLIPS_PER_ROW_GROUP,
     COLUMNS_NAME,
     DELTA_COLUMNS,
     FAILURES,
@@ -35,10 +34,11 @@ from framedex.sharder.schema import (
     FIELDS,
     FIELDS_NAME,
     FORMAT,
+    GROUP_BYTES,
+    GROUP_ROWS,
     HEADER,
     MEDIA,
     MEDIA_FOLDER,
-    MEDIA_PER_ROW_GROUP,
     POLICY_NAME,
     RECIPES,
     RECIPES_FOLDER,
@@ -183,7 +183,7 @@ class Tables:
         written = []
         if len(self.media):
             written.append(part_path(folder / MEDIA_FOLDER, media_part))
-            write_groups(written[-1], self.media.table(), MEDIA_PER_ROW_GROUP, ())
+            write_groups(written[-1], self.media.table(), ())
         clips, recipes = self.clips.table(), self.recipes.table()
         for number, first in enumerate(range(0, len(clips), CLIPS_PER_PART), clips_part):
             for name, table, delta in (
@@ -191,7 +191,7 @@ class Tables:
                 (CLIPS_FOLDER, clips.slice(first, CLIPS_PER_PART), ()),
             ):
                 written.append(part_path(folder / name, number))
-                write_groups(written[-1], table, CLIPS_PER_ROW_GROUP, delta)
+                write_groups(written[-1], table, delta)
         return [hashlib.blake2b(path.read_bytes()).digest() for path in written]
 
 
@@ -202,8 +202,30 @@ def _without_empty(table: pa.Table) -> pa.Table:
     return table.select(kept)
 
 
-def write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]) -> None:
-    """Write a table as a part with row groups of `group` rows. `delta` may name columns that the table lacks."""
+def group_rows(table: pa.Table) -> int:
+    """Return the number of rows of each row group of a part: a power of 2 at which a row group has at most GROUP_BYTES.
+
+    The values are counted, not their buffers in memory, so that equal tables have equal row groups.
+    """
+    least, most = GROUP_ROWS
+    rows = GROUP_BYTES * len(table) // max(1, sum(map(_value_bytes, table.columns)))
+    return max(least, min(most, 1 << max(0, rows.bit_length() - 1)))
+
+
+def _value_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes of a column's values, without offsets and marks for null. Rare types count 8 bytes for a row."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _value_bytes(pc.list_flatten(column))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    is_plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    return len(column) * max(1, (kind.bit_width if is_plain else 64) // 8)
+
+
+def write_groups(path: Path, table: pa.Table, delta: tuple[str, ...]) -> None:
+    """Write a table as a part with small row groups. `delta` may name columns that the table lacks."""
+    group = group_rows(table)
     delta = tuple(name for name in delta if name in table.schema.names)
     writer = PartWriter(path, table.schema, version=SCHEMA_VERSION, delta=delta)
     for at in range(0, len(table), group):
@@ -243,7 +265,7 @@ def write_whole(
     media = [checkpoint.media for checkpoint in done if checkpoint.media]
     if not clips:  # readers expect at least one part of each table, with all columns
         for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
-            write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
+            write_groups(part_path(folder / name, 0), columns.empty_table(), ())
         clips, media = [0], [0]
     names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media), first_medium=first_medium)
     digests = "".join(checkpoint.digest for checkpoint in done)
