@@ -321,18 +321,39 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
     return bytes(data), facts
 
 
-def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) -> None:
-    """Copy an object, or a byte range of an object, into a local file. Raises StorageError, OSError."""
+def download(
+    uri: str, facts: Facts, path: Path, part: ByteRange | None = None, *, known: memoryview | None = None
+) -> None:
+    """Copy an object, or a byte range of an object, into a local file.
+
+    Args:
+        uri: The object.
+        facts: The metadata that the object must have.
+        path: The path of the file.
+        part: The byte range. If None, the whole object is copied.
+        known: The first bytes of the object or range, if they were read already. They are not requested again.
+
+    Raises:
+        StorageError: A request fails, or the object has other metadata.
+        OSError: The file cannot be written.
+    """
     first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
-    pieces = [(first_byte + at, first_byte + min(at + PIECE_BYTES, size)) for at in range(0, size, PIECE_BYTES)]
+    known = memoryview(b"") if known is None else known[:size]
+    pieces = [(at, min(at + PIECE_BYTES, size)) for at in range(len(known), size, PIECE_BYTES)]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def write(data: memoryview, at: int) -> None:
+        while data:
+            count = os.pwrite(descriptor, data, at)
+            data, at = data[count:], at + count
+
     try:
+        write(known, 0)
         for first in range(0, len(pieces), 4):
             some = pieces[first : first + 4]
-            for (begin, _), data in zip(some, fetch_many(uri, some, facts), strict=True):
-                while data:
-                    count = os.pwrite(descriptor, data, begin - first_byte)
-                    data, begin = data[count:], begin + count
+            in_object = [(first_byte + begin, first_byte + end) for begin, end in some]
+            for (begin, _), data in zip(some, fetch_many(uri, in_object, facts), strict=True):
+                write(data, begin)
     finally:
         os.close(descriptor)
 

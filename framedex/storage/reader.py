@@ -137,6 +137,11 @@ class ObjectReader:
             joined = coalesce(offset[missing], length[missing], gap=BLOCK_BYTES, waste=np.inf)
             self._get(list(zip(joined.begin.tolist(), joined.end.tolist(), strict=True)))
 
+    @property
+    def first_bytes(self) -> memoryview:
+        """The first bytes of the object that are kept in memory."""
+        return max((data for at, data in self._kept if not at), key=len, default=memoryview(b""))
+
     def forget(self) -> None:
         """Free the memory of all kept bytes."""
         self._kept, self._kept_bytes = [], 0

@@ -48,7 +48,7 @@ class Opened:
 
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because they affect all objects
-WHOLE_BYTES = 1 << 20  # up to this size, an object is copied immediately, which is faster than two requests
+WHOLE_BYTES = 1 << 20  # up to this size, an object is copied immediately, which is faster than more requests
 HOLDER_KEPT_BYTES = 4 << 20  # size of the read cache for a tar or Parquet file, whose headers are read in order
 MAX_REQUESTS = 64  # maximum number of requests for sample tables; a copy of the object is faster than more requests
 
@@ -164,7 +164,7 @@ def _probe_one(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFacts)
         name, part = f"medium{Path(task.member.name).suffix}", task.member.part
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         path = Path(folder) / name
-        download(task.path, reader.facts, path, part)
+        download(task.path, reader.facts, path, part, known=reader.first_bytes)
         copied = probe.probe_medium(replace(task, path=str(path), member=None))
     return [replace(one, identity=medium.identity) for one in copied]
 

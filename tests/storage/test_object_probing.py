@@ -103,6 +103,22 @@ class TestProbing:
             _, packets = probed(path)
             packets_alike(frames, packets)
 
+    @pytest.mark.parametrize("name", ["h264_default.mp4", "h264_open_gop.mkv"])
+    @pytest.mark.parametrize("depth", ["tables", "packets"])
+    def test_a_small_object_is_read_once(
+        self, bucket: Bucket, proxy: Proxy, medium: Medium, name: str, depth: str
+    ) -> None:
+        path = medium(name)
+        assert path.stat().st_size < 256 << 10
+        uri = bucket.put(name, path)
+        proxy.forget()
+        video, frames = probed_object(uri, depth=depth)
+        assert [request.method for request in proxy.requests] == ["GET"]
+        assert proxy.body_bytes == path.stat().st_size
+        other, packets = probed(path, depth=depth)
+        packets_alike(frames, packets)
+        assert columns(video) == columns(other)
+
     @pytest.mark.parametrize("number", [1, 2])
     def test_an_object_that_is_replaced_while_it_is_probed(
         self, bucket: Bucket, proxy: Proxy, long_mp4: Path, number: int
