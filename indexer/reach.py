@@ -84,6 +84,10 @@ class Reach:
         self._flags, self._drop_leading = flags, drop_leading
         self.starts: Numbers = np.flatnonzero(flags & timeline.START)
         self.continues: NDArray[np.bool_] = (flags & timeline.CONTINUES) != 0
+        self._has_fields = bool(self.continues.any())  # whether pictures may consist of two packets
+        self._edges = np.append(self.starts, len(flags))  # the begin of each GOP, and the number of all packets
+        self._has_leading = bool((flags & timeline.LEADING).any())
+        self._knows_references = bool((flags & timeline.REFERENCES_KNOWN).any())
 
     def is_reachable(self, targets: Numbers) -> NDArray[np.bool_]:
         """Return bool [targets]: whether each target can be decoded, so that `begins` does not raise an error."""
@@ -107,6 +111,8 @@ class Reach:
                 found=f"packet {int(targets[0])}",
                 remedy="choose other frames",
             )
+        if not self._has_leading:
+            return self.starts[number]
         across = self._is_across(number, leading)
         if across.any():
             raise PolicyError(
@@ -147,9 +153,10 @@ class Reach:
         Raises:
             DamageError, PolicyError: as in `begins`.
         """
-        begin = self.begins(targets)
-        order = np.lexsort((targets, begin))
-        begin, end = begin[order], np.maximum.accumulate(targets[order])
+        begin, end = self.begins(targets), targets
+        if self._has_leading:  # otherwise, `begin` ascends
+            order = np.lexsort((targets, begin))
+            begin, end = begin[order], np.maximum.accumulate(targets[order])
         end = self.picture_end(end)
         new = np.ones(len(begin), np.bool_)
         new[1:] = (begin[1:] > end[:-1] + 1) | ((self._flags[begin[1:]] & timeline.RESET) != 0) & (
@@ -163,8 +170,10 @@ class Reach:
 
         This is the next packet if it contains the second field of the picture, and otherwise the packet itself.
         """
-        continued: NDArray[np.bool_] = np.append(self.continues[1:], False)[packets]
-        return packets + continued.astype(np.int64)
+        if not self._has_fields:
+            return packets
+        after = np.minimum(packets + 1, len(self.continues) - 1)
+        return np.where(self.continues[after], after, packets)
 
     def within(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
         """Return all packets of some runs, and the index of each packet's run, both int64 [packets].
@@ -190,16 +199,17 @@ class Reach:
         flags = self._flags[packets]
         droppable = (flags & timeline.NON_REFERENCE) != 0
         if self._drop_leading:
-            next_start = np.append(self.starts, len(self._flags))[np.searchsorted(self.starts, first, side="right")]
+            next_start = self._edges[np.searchsorted(self.starts, first, side="right")]
             droppable |= ((flags & (timeline.LEADING | timeline.CHANGES_SETS)) == timeline.LEADING) & (
                 packets < next_start[run]
             )
         is_target = np.zeros(len(packets), np.bool_)
         is_target[np.searchsorted(packets, targets)] = True
-        if (flags & timeline.REFERENCES_KNOWN).any():
+        if self._knows_references and (flags & timeline.REFERENCES_KNOWN).any():
             edges = np.searchsorted(run, np.arange(len(first) + 1))
             for begin, end in itertools.pairwise(edges.tolist()):
                 droppable[begin:end] |= ~needed_packets(flags[begin:end], is_target[begin:end])
         keep = is_target | ~droppable
-        keep[1:] = np.where(self.continues[packets[1:]], keep[:-1], keep[1:])
+        if self._has_fields:
+            keep[1:] = np.where(self.continues[packets[1:]], keep[:-1], keep[1:])
         return packets[keep], run[keep]

@@ -224,7 +224,10 @@ def row_of(instance: Any, *, prefix: str = "") -> Row:
     In lists whose elements may be null, elements that are equal to the column's `padding` become null.
     """
     columns = columns_of(type(instance))
-    return {prefix + name: _with_nulls(getattr(instance, name), one) for name, one in columns.items()}
+    return {
+        prefix + name: _with_nulls(getattr(instance, name), one) if one.has_nulls else getattr(instance, name)
+        for name, one in columns.items()
+    }
 
 
 def json_of(instance: Any, also_in: str) -> Row:
