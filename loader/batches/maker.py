@@ -75,6 +75,7 @@ class DecodingThreads:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
+        self._error: BaseException | None = None  # the error that ended a thread
         # An executor is not used, because its threads take one task at a time, but a decoder takes several clips.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
@@ -96,6 +97,8 @@ class DecodingThreads:
         with self._changed:
             self._waiting.append(waiting)
             self._changed.notify()
+        if self._error is not None:
+            self._fail(self._error)
         return waiting.done
 
     def close(self) -> None:
@@ -110,9 +113,21 @@ class DecodingThreads:
             thread.join()
 
     def _work(self, decode: DecodeClips) -> None:
-        with self._frames.working():
-            while part := self._next_part():
-                self._decode(part, decode)
+        try:
+            with self._frames.working():
+                while part := self._next_part():
+                    self._decode(part, decode)
+        except BaseException as error:  # such as an error of CUDA; otherwise, batches would wait for ever
+            self._error = error
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let the futures of all waiting clips raise an error."""
+        with self._changed:
+            failed, self._waiting = self._waiting, []
+        for waiting in failed:
+            for future in waiting.without_cancelled().done:
+                future.set_exception(error)
 
     def _next_part(self) -> list[_Waiting]:
         """Wait for movies, and take those of the earliest batches. Return an empty list if the threads are to end."""

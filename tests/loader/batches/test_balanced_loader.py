@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import io
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,3 +186,22 @@ def test_a_call_decodes_several_groups_as_far_as_their_pictures_fit(
     assert names == expected
     assert max(gpu.parts) > max(gpu.movies)
     assert max(gpu.movies) > 1 if most_bytes > 1 else set(gpu.movies) == {1}
+
+
+@pytest.mark.parametrize("share", [None, 4])
+def test_the_error_that_ends_a_decoding_thread_ends_the_epoch(
+    dataset: ClipDataset, on: Callable[[PlayedGpu], None], share: int | None
+) -> None:
+    class Lost(PlayedGpu):
+        def working(self) -> Any:
+            if threading.current_thread().name == "framedex-gpu":
+                raise RuntimeError("CUDA error: the GPU is lost")
+            return super().working()
+
+    on(Lost())
+    sampler = ClipSampler(dataset, shuffle=True, seed=4, share=share)
+    loader = ClipLoader(dataset, batch_size=8, device="gpu", decode="gpu", sampler=sampler, num_workers=2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the GPU is lost"):
+            next(iter(loader))
+    loader.close()
