@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -150,6 +151,20 @@ def common_folder(uris: list[str]) -> str:
 def spellings(name: str, root: str) -> tuple[str, str]:
     """Return the names that a medium may have in an index or a dataset: `name`, and its path relative to `root`."""
     return name, relative(absolute(name), root)
+
+
+def rows_by_name(uris: Iterable[str], members: Iterable[str | None]) -> dict[str, list[int]]:
+    """Return the rows of media by their names: by `medium_name`, and by the uri of the file that contains them.
+
+    Args:
+        uris: The uri of each medium.
+        members: The name of each medium within its file, or None.
+    """
+    found: dict[str, list[int]] = {}
+    for row, (uri, member) in enumerate(zip(uris, members, strict=True)):
+        for name in {uri, medium_name(uri, member)}:
+            found.setdefault(name, []).append(row)
+    return found
 
 
 def medium_name(uri: str, member: str | None) -> str:

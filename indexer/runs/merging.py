@@ -34,7 +34,7 @@ from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work,
 from framedex.indexer.sources.discover import media_id
 from framedex.records.columns import Row
 from framedex.storage.places import Place, parquet_file
-from framedex.storage.uris import medium_name, spellings
+from framedex.storage.uris import rows_by_name, spellings
 
 # Limits for the size of a merged part. They limit the memory, because the rows of `videos` are in memory until the part
 # is written.
@@ -139,10 +139,7 @@ def remove_media(out: Place, names: Sequence[str]) -> RemoveReport:
     with build.opened_whole(out) as output:
         index = Index(out)
         rows = index.columns(["media_id", "kind", "uri", "member", "stream_index"])
-        by_name: dict[str, list[int]] = {}
-        for number, (uri, member) in enumerate(zip(rows["uri"].to_pylist(), rows["member"].to_pylist(), strict=True)):
-            for name in {uri, medium_name(uri, member)}:
-                by_name.setdefault(name, []).append(number)
+        by_name = rows_by_name(rows["uri"].to_pylist(), rows["member"].to_pylist())
         found: set[int] = set()
         listed = set[str]()  # the ids that a listing may have for the media; also for media that are gone
         unknown: list[str] = []

@@ -74,7 +74,7 @@ from framedex.sharder.writing.whole import write_groups
 from framedex.storage.objects import download
 from framedex.storage.places import Place, parquet_file, small_bytes, small_text
 from framedex.storage.reader import ASIDE
-from framedex.storage.uris import is_remote, medium_name, spellings
+from framedex.storage.uris import is_remote, medium_name, rows_by_name, spellings
 
 Row = dict[str, Any]
 
@@ -125,10 +125,7 @@ def remove_from_dataset(out: Place, names: Sequence[str]) -> RemovedReport:
     def choose(
         media: pa.Table, failures: pa.Table, root: str, earlier: set[str]
     ) -> tuple[NDArray[np.int64], set[str], list[str]]:
-        by_name: dict[str, list[int]] = {}
-        for row, (uri, member) in enumerate(zip(media["uri"].to_pylist(), media["member"].to_pylist(), strict=True)):
-            for name in {uri, medium_name(uri, member)}:
-                by_name.setdefault(name, []).append(row)
+        by_name = rows_by_name(media["uri"].to_pylist(), media["member"].to_pylist())
         failed = {*failures["uri"].to_pylist()}
         rows: set[int] = set()
         uris: set[str] = set()
