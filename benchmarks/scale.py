@@ -141,6 +141,7 @@ def repeat(folder: Path, media: int, times: int) -> Facts:
     shutil.rmtree(out, ignore_errors=True)
     header = json.loads((source / schema.HEADER).read_text())
     clips, media_parts = len(header["clips_per_part"]), len(header["media_per_part"])
+    rows_of_media = sum(header["media_per_part"])
     for name in (schema.CLIPS_FOLDER, schema.RECIPES_FOLDER, schema.MEDIA_FOLDER):
         (out / name).mkdir(parents=True)
     fields = pq.read_table(source / schema.FIELDS_NAME)
@@ -153,8 +154,8 @@ def repeat(folder: Path, media: int, times: int) -> Facts:
         for number, table in enumerate(parts, turn * clips):
             one = part_path(source / schema.RECIPES_FOLDER, number % clips)
             part_path(out / schema.RECIPES_FOLDER, number).hardlink_to(one)
-            write_groups(part_path(out / schema.CLIPS_FOLDER, number), moved(table, turn * media), ())
-        all_fields.write(moved(fields, turn * media))
+            write_groups(part_path(out / schema.CLIPS_FOLDER, number), moved(table, turn * rows_of_media), ())
+        all_fields.write(moved(fields, turn * rows_of_media))
     all_fields.commit()
     for name in (schema.FAILURES_NAME, schema.POLICY_NAME):
         shutil.copy(source / name, out / name)

@@ -96,8 +96,8 @@ SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
 # To read one clip, a reader fetches a row group and the footer of a part, so both must be small. A row group has at
-# most GROUP_BYTES, but a number of rows within GROUP_ROWS. Before version 3.9, it had 32 clips or 256 media. The values
-# were chosen by measurements (docs/decisions/0005-small-row-groups.md).
+# most GROUP_BYTES on average, but a number of rows within GROUP_ROWS. Before version 3.9, it had 32 clips or 256 media.
+# The values were chosen by measurements (docs/decisions/0005-small-row-groups.md).
 CLIPS_PER_PART, GROUP_BYTES, GROUP_ROWS = 4096, 256 << 10, (32, 512)
 DELTA_COLUMNS = (
     "range_offset",

@@ -139,7 +139,7 @@ class ObjectReader:
 
     @property
     def first_bytes(self) -> memoryview:
-        """The first bytes of the object that are kept in memory."""
+        """The first bytes of the object, or of its part, that are kept in memory."""
         return max((data for at, data in self._kept if not at), key=len, default=memoryview(b""))
 
     def forget(self) -> None:

@@ -410,7 +410,11 @@ class _Connection:
             return message
         kind, number = message
         if kind == "slot":
-            self._slots.add(number, reduction.recv_handle(self._connection))
+            try:
+                handle = reduction.recv_handle(self._connection)
+            except ConnectionError as error:  # the feeder has died before it handed over the slot
+                raise EOFError from error
+            self._slots.add(number, handle)
         else:
             self._slots.drop(number)
         return None

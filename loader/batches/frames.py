@@ -199,10 +199,10 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
     return found
 
 
-# The minimum number of groups of clips that are in progress if only a GPU decodes: two calls with 32 movies each. On an
-# H200, 16 groups gave 714 clips/s, and 64 groups gave 963 (340x256, 16 consecutive frames).
-GROUPS_ON_GPU = 64
-MAX_BATCHES = 128  # maximum number of batches that are in progress so that groups are decoded together
+# If only a GPU decodes, the minimum number of clips that are in progress so that groups of clips fill two calls of a
+# decoder, with 32 movies each. They are as many clips of 224x224, fewer clips of larger pictures, and at most so many
+# batches. On an H200, 128 clips gave 714 clips/s, and 512 clips gave 963 (340x256, 16 consecutive frames, groups of 8).
+CLIPS_ON_GPU, PIXELS_ON_GPU, BATCHES_ON_GPU = 512, 512 * 224 * 224, 128
 # With workers, the number of batches that may wait in the trainer's process while the batches after them are made.
 ARRIVED = 2
 
@@ -272,8 +272,8 @@ class LoaderOptions:
         Normally, two clips per worker are in progress. If a GPU and workers both decode, six clips are in progress,
         because a worker decodes a clip only if the GPU has enough other clips to decode in the meantime. But if frames
         keep their stored size, only two are in progress, because six clips per worker would take too much memory.
-        If clips are decoded together, two groups per worker are in progress. If only a GPU decodes, at least
-        `GROUPS_ON_GPU` groups are, because a decoder takes many movies in one call.
+        If clips are decoded together, two groups per worker are in progress. If only a GPU decodes them, to a fixed
+        size, at least `CLIPS_ON_GPU` clips are, because a decoder takes many movies in one call.
         """
         if not self.num_workers:
             return 0 if self.device == "cpu" else self.prefetch
@@ -281,9 +281,17 @@ class LoaderOptions:
         clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
         clips *= self.num_workers
         if self.group_size > 1 and is_small:
-            groups = max(2 * self.num_workers, GROUPS_ON_GPU if self.decode == "gpu" else 0)
-            clips = max(clips, min(groups * self.group_size, MAX_BATCHES * self.batch_size))
+            clips = max(clips, 2 * self.num_workers * self.group_size, self._clips_on_gpu)
         return ARRIVED + max(self.prefetch, -(-clips // self.batch_size))  # rounded up
+
+    @property
+    def _clips_on_gpu(self) -> int:
+        """The minimum number of clips that are in progress so that their groups fill the decoders of a GPU."""
+        sizes = [framing.fixed_size for framing in self.framings]
+        if self.decode != "gpu" or None in sizes:
+            return 0
+        pixels = max(height * width for height, width in filter(None, sizes))
+        return min(CLIPS_ON_GPU, PIXELS_ON_GPU // pixels, BATCHES_ON_GPU * self.batch_size)
 
 
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]

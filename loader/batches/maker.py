@@ -147,13 +147,12 @@ class DecodingThreads:
                     return part
 
     def _decode(self, part: list[_Waiting], decode: DecodeClips) -> None:
-        seconds: Counter[int] = Counter()
-        for waiting in part:
-            for (batch, _), clip in zip(waiting.places, waiting.clips, strict=True):
-                seconds[batch] += clip.cost.gpu  # type: ignore[assignment]
-        measured = contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds)
         try:
-            with measured:
+            seconds: Counter[int] = Counter()
+            for waiting in part:
+                for (batch, _), clip in zip(waiting.places, waiting.clips, strict=True):
+                    seconds[batch] += clip.cost.gpu  # type: ignore[assignment]
+            with contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds):
                 found = self._decode_together(part, decode)
         except BaseException as error:  # the futures raise the error, and the thread continues
             for waiting in part:

@@ -432,7 +432,7 @@ class Manifest(ClipSource):
         groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         most = max([1, *groups])
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
-        if [count for count in groups if count] != expected:
+        if (groups if any(groups) else []) != expected:
             raise FormatError(
                 f"the number of rows differs from the number in {tables.HEADER}",
                 where=where,

@@ -203,24 +203,36 @@ def _without_empty(table: pa.Table) -> pa.Table:
 
 
 def group_rows(table: pa.Table) -> int:
-    """Return the number of rows of each row group of a part: a power of 2 at which a row group has at most GROUP_BYTES.
+    """Return the number of rows of each row group of a part: a power of 2 at which they take GROUP_BYTES on average.
 
-    The values are counted, not their buffers in memory, so that equal tables have equal row groups.
+    The values are counted, not their buffers in memory, so that equal tables have equal row groups. If a column has a
+    type whose values are not counted, row groups have as few rows as possible.
     """
     least, most = GROUP_ROWS
-    rows = GROUP_BYTES * len(table) // max(1, sum(map(_value_bytes, table.columns)))
+    sizes = [_value_bytes(column) for column in table.columns]
+    if None in sizes:
+        return least
+    rows = GROUP_BYTES * len(table) // max(1, sum(size for size in sizes if size is not None))
     return max(least, min(most, 1 << max(0, rows.bit_length() - 1)))
 
 
-def _value_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes of a column's values, without offsets and marks for null. Rare types count 8 bytes for a row."""
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
+def _value_bytes(column: pa.ChunkedArray) -> int | None:
+    """Return the bytes of a column's values, without offsets and marks for null. Return None for rare types."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _value_bytes(pc.list_flatten(column))
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if any(
+        check(kind)
+        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    ):
         return pc.sum(pc.binary_length(column)).as_py() or 0
-    is_plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
-    return len(column) * max(1, (kind.bit_width if is_plain else 64) // 8)
+    if pa.types.is_null(kind):
+        return 0
+    is_plain = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    return len(column) * max(1, kind.bit_width // 8) if is_plain else None
 
 
 def write_groups(path: Path, table: pa.Table, delta: tuple[str, ...]) -> None:

@@ -121,6 +121,21 @@ def test_the_death_of_the_feeder_is_an_error_that_names_its_cause(stored: Path) 
     loader.close()
 
 
+def test_the_death_of_the_feeder_between_two_messages_names_its_cause_too(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = ClipLoader(ClipDataset(stored), batch_size=2, num_workers=1)
+
+    def die(_: object) -> int:
+        os.kill(loader._batches.process_id, signal.SIGKILL)  # type: ignore[attr-defined]
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr("multiprocessing.reduction.recv_handle", die)  # which receives the memory of a batch
+    with pytest.raises(FramedexError, match=r"(?s)the process that makes the batches has died.*SIGKILL"):
+        list(loader)
+    loader.close()
+
+
 def test_a_loader_that_is_not_closed_does_not_keep_the_program(stored: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"""
