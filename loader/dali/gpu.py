@@ -142,8 +142,8 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
 THREADS = 2
 FEWEST_MOVIES = 8  # minimum number of movies per run. With fewer, some of the GPU's decoders would be idle
 # The unscaled pictures of one call take at most this many bytes, or a 24th of the GPU's memory if that is more, without
-# the copies that DALI makes. 32 clips of 16 frames of 1080p take 3 GiB, but groups of 8 such clips are only 4 movies. On
-# an H200, 3 GiB gave 110 clips/s, and 6 GiB gave 171.
+# the copies that DALI makes. 32 clips of 16 frames of 1080p take 3 GiB, but groups of 8 such clips are only 4 movies.
+# On an H200, 3 GiB gave 110 clips/s, and 6 GiB gave 171.
 CALL_BYTES, CALLS_IN_MEMORY = 3 << 30, 24
 
 
