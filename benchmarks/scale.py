@@ -2,8 +2,8 @@
 
 The index is synthetic: videos of 50 to 150 frames, as x264's default settings make them. Each stage runs in its own
 process, so that its memory is measured alone. Expected: no stage uses memory in proportion to frames; opening uses some
-memory per video. `--repeat` makes a dataset of several copies of the planned clips and their media, and reads clips of
-it at random.
+memory per video. The last stages make a dataset of `--repeat` copies of the planned clips and their media, and read
+clips of it at random.
 
 usage: python -m benchmarks.scale FOLDER [--media 1000000] [--repeat 10]   prints JSON
 """
@@ -49,7 +49,7 @@ POLICY = {"policy": "uniform", "frames": 8}
 Facts = dict[str, Any]
 
 
-def write(folder: Path, media: int, times: int) -> Facts:
+def write(folder: Path, media: int, copies: int) -> Facts:
     """Write the index in the way that a run writes probe results."""
     shutil.rmtree(folder / "INDEX", ignore_errors=True)
     (folder / "INDEX").mkdir(parents=True)
@@ -79,18 +79,18 @@ def stored(folder: Path) -> Facts:
     return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
 
 
-def compact(folder: Path, media: int, times: int) -> Facts:
+def compact(folder: Path, media: int, copies: int) -> Facts:
     """Merge the parts."""
     report = compact_index(folder / "INDEX")
     return {"parts_before": report.parts_before, "parts": report.parts} | stored(folder / "INDEX")
 
 
-def open_index(folder: Path, media: int, times: int) -> Facts:
+def open_index(folder: Path, media: int, copies: int) -> Facts:
     """Open the index and count its media."""
     return {"media": len(Index(folder / "INDEX"))}
 
 
-def look_up(folder: Path, media: int, times: int) -> Facts:
+def look_up(folder: Path, media: int, copies: int) -> Facts:
     """Look up random videos: the row and the packets."""
     index = Index(folder / "INDEX")
     times: list[tuple[float, float]] = []
@@ -110,7 +110,7 @@ def look_up(folder: Path, media: int, times: int) -> Facts:
     }
 
 
-def plan(folder: Path, media: int, times: int) -> Facts:
+def plan(folder: Path, media: int, copies: int) -> Facts:
     """Plan a clip of each video and write the dataset."""
     for path in folder.glob("DATASET*"):
         shutil.rmtree(path)
@@ -119,7 +119,7 @@ def plan(folder: Path, media: int, times: int) -> Facts:
     return {"clips": report.clips, "failed": report.failed} | stored(folder / "DATASET")
 
 
-def sample(folder: Path, media: int, times: int) -> Facts:
+def sample(folder: Path, media: int, copies: int) -> Facts:
     """Open the dataset, draw an epoch of one of many ranks, and then the first batch of all ranks."""
     dataset = ClipDataset(folder / "DATASET")
     begin = time.perf_counter()
@@ -135,8 +135,8 @@ def sample(folder: Path, media: int, times: int) -> Facts:
     }
 
 
-def repeat(folder: Path, media: int, times: int) -> Facts:
-    """Make a dataset whose clips and media are several copies of those of the planned dataset, under their names."""
+def repeat(folder: Path, media: int, copies: int) -> Facts:
+    """Make a dataset of several copies of the planned clips and media. Copies have the same names."""
     source, out = folder / "DATASET", folder / "REPEATED"
     shutil.rmtree(out, ignore_errors=True)
     header = json.loads((source / schema.HEADER).read_text())
@@ -147,7 +147,7 @@ def repeat(folder: Path, media: int, times: int) -> Facts:
     fields = pq.read_table(source / schema.FIELDS_NAME)
     all_fields = PartWriter(out / schema.FIELDS_NAME, fields.schema, version=schema.SCHEMA_VERSION)
     parts = [pq.read_table(part_path(source / schema.CLIPS_FOLDER, number)) for number in range(clips)]
-    for turn in range(times):
+    for turn in range(copies):
         for number in range(media_parts):
             one = part_path(source / schema.MEDIA_FOLDER, number)
             part_path(out / schema.MEDIA_FOLDER, turn * media_parts + number).hardlink_to(one)
@@ -160,18 +160,18 @@ def repeat(folder: Path, media: int, times: int) -> Facts:
     for name in (schema.FAILURES_NAME, schema.POLICY_NAME):
         shutil.copy(source / name, out / name)
     for name in ("clips_per_part", "media_per_part"):
-        header[name] *= times
+        header[name] *= copies
     write_json_aside(out / schema.HEADER, header)
-    return {"clips": times * sum(map(len, parts))} | stored(out)
+    return {"clips": copies * sum(map(len, parts))} | stored(out)
 
 
 def moved(table: pa.Table, rows: int) -> pa.Table:
-    """Return a table of clips whose media are so many rows later."""
+    """Add a number of rows to the column `media_row` of a table."""
     column = table.schema.get_field_index("media_row")
     return table.set_column(column, table.schema.field(column), pc.add(table["media_row"], pa.scalar(rows, pa.int32())))
 
 
-def rows(folder: Path, media: int, times: int) -> Facts:
+def rows(folder: Path, media: int, copies: int) -> Facts:
     """Read clips of the dataset of copies at random."""
     dataset = ClipDataset(folder / "REPEATED")
     times: list[float] = []
@@ -201,9 +201,9 @@ STAGES: dict[str, Callable[[Path, int, int], Facts]] = {
 }
 
 
-def alone(name: str, folder: Path, media: int, times: int) -> Facts:
+def alone(name: str, folder: Path, media: int, copies: int) -> Facts:
     """Return what a stage costs in its own process."""
-    command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--repeat", str(times)]
+    command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--repeat", str(copies)]
     command += ["--stage", name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     facts: Facts = json.loads(done.stdout)
@@ -220,7 +220,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.stage:
         at_rest, begin = peak_mb(), time.perf_counter()
-
         found = STAGES[options.stage](options.folder, options.media, options.repeat)
         seconds = round(time.perf_counter() - begin, 3)
         print(json.dumps({"seconds": seconds, "peak_mb": peak_mb(), "at_rest_mb": at_rest} | found))

@@ -85,8 +85,8 @@ class ClipLoader:
             batches that are prepared ahead (`prefetch`) take memory in addition. If it does not suffice, fewer clips
             are decoded together.
         prefetch: The minimum number of batches that are prepared ahead. With workers, at least two clips (two groups,
-            if the sampler has `share`) per worker are always in progress. With decode="gpu", `share` and
-            a fixed size, up to 512 clips are, of 224×224, and fewer of larger pictures.
+            if the sampler has `share`) per worker are always in progress. With decode="gpu", `share`
+            and a fixed `size`, at least 512 clips are in progress, or fewer if they are larger than 224×224.
         output: The type of arrays: "torch" for tensors, or "numpy" for arrays, which do not need torch.
 
     Raises:

@@ -322,7 +322,7 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
 
 
 def download(
-    uri: str, facts: Facts, path: Path, part: ByteRange | None = None, *, known: memoryview | None = None
+    uri: str, facts: Facts, path: Path, part: ByteRange | None = None, *, known: bytes | memoryview = b""
 ) -> None:
     """Copy an object, or a byte range of an object, into a local file.
 
@@ -338,7 +338,7 @@ def download(
         OSError: The file cannot be written.
     """
     first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
-    known = memoryview(b"") if known is None else known[:size]
+    known = memoryview(known)[:size]
     pieces = [(at, min(at + PIECE_BYTES, size)) for at in range(len(known), size, PIECE_BYTES)]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 

@@ -199,8 +199,8 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
     return found
 
 
-# If only a GPU decodes, the minimum number of clips that are in progress so that groups of clips fill two calls of a
-# decoder, with 32 movies each. They are as many clips of 224x224, fewer clips of larger pictures, and at most so many
+# If only a GPU decodes, the minimum number of clips that are in progress, so that groups of clips fill two calls of a
+# decoder with 32 movies each. There are fewer clips if pictures are larger than 224x224, and at most BATCHES_ON_GPU
 # batches. On an H200, 128 clips gave 714 clips/s, and 512 clips gave 963 (340x256, 16 consecutive frames, groups of 8).
 CLIPS_ON_GPU, PIXELS_ON_GPU, BATCHES_ON_GPU = 512, 512 * 224 * 224, 128
 # With workers, the number of batches that may wait in the trainer's process while the batches after them are made.

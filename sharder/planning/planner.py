@@ -218,7 +218,7 @@ def _is_in_decode_order(packets: Packets) -> bool:
 
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct numbers, ascending, as np.unique does, which takes ten times as long for few numbers."""
+    """Return the distinct numbers, ascending. For few numbers, this is faster than np.unique."""
     found = np.sort(numbers)
     is_new = np.ones(len(found), np.bool_)
     is_new[1:] = found[1:] != found[:-1]

@@ -203,10 +203,11 @@ def _without_empty(table: pa.Table) -> pa.Table:
 
 
 def group_rows(table: pa.Table) -> int:
-    """Return the number of rows of each row group of a part: a power of 2 at which they take GROUP_BYTES on average.
+    """Return the number of rows of each row group of a part.
 
-    The values are counted, not their buffers in memory, so that equal tables have equal row groups. If a column has a
-    type whose values are not counted, row groups have as few rows as possible.
+    It is the largest power of 2 at which row groups take at most GROUP_BYTES on average, within GROUP_ROWS. The values
+    are counted, not their buffers in memory, so that equal tables have equal row groups. If a column has a type whose
+    values are not counted, row groups have as few rows as possible.
     """
     least, most = GROUP_ROWS
     sizes = [_value_bytes(column) for column in table.columns]
@@ -216,7 +217,8 @@ def group_rows(table: pa.Table) -> int:
     return max(least, min(most, 1 << max(0, rows.bit_length() - 1)))
 
 
-TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+# Tests for types whose values are texts or bytes.
+OF_BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def _value_bytes(column: pa.ChunkedArray) -> int | None:
@@ -224,10 +226,7 @@ def _value_bytes(column: pa.ChunkedArray) -> int | None:
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _value_bytes(pc.list_flatten(column))
-    if any(
-        check(kind)
-        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    ):
+    if any(is_of_bytes(kind) for is_of_bytes in OF_BYTES):
         return pc.sum(pc.binary_length(column)).as_py() or 0
     if pa.types.is_null(kind):
         return 0
