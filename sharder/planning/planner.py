@@ -90,7 +90,7 @@ class Planner:
         if not real.any():
             raise PolicyError("a clip must not consist of padding alone", found=f"{len(frames)} padded frames")
         wanted = self.packet_of(frames[real])
-        targets = _distinct(wanted)
+        targets = np.unique(wanted)
         damaged = targets[(self._packets.flags[targets] & timeline.DAMAGED) != 0] if self._is_damaged else targets[:0]
         if len(damaged) and not self._keep_damaged:
             unlike = self._packets.flags[damaged[0]] & timeline.NOT_REPRODUCIBLE
@@ -215,14 +215,6 @@ def _is_in_decode_order(packets: Packets) -> bool:
     """Return whether the packets of a medium are in decode order in its file. The order of images does not matter."""
     offset, is_images = packets.offset, packets.crc32 is not None
     return offset is not None and (is_images or bool((offset[1:] > offset[:-1]).all()))
-
-
-def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct numbers, ascending. For few numbers, this is faster than np.unique."""
-    found = np.sort(numbers)
-    is_new = np.ones(len(found), np.bool_)
-    is_new[1:] = found[1:] != found[:-1]
-    return found[is_new]
 
 
 def _uncuttable(what: str, packets: NDArray[np.int64]) -> UncuttableError:
