@@ -33,7 +33,7 @@ class RowFile:
     def has(self, **key: object) -> bool:
         """Return whether there is a row with these values."""
         wanted = json.loads(json.dumps(key))
-        return any(all(row[name] == value for name, value in wanted.items()) for row in self._content["rows"])
+        return any(all(row.get(name) == value for name, value in wanted.items()) for row in self._content["rows"])
 
     def add(self, row: Row) -> None:
         """Add a row, print it, and write the file."""

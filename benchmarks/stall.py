@@ -20,6 +20,8 @@ The fields of a row, which are medians over the turns:
   the loader, in two processes.
 - `first_batch`: seconds from the begin of the loader's construction to its first batch.
 - `gpu_mib`, `host_mib`: memory of the GPU that is taken, and of this process and its children, while the step is fed.
+- `mps`: whether NVIDIA's Multi-Process Service shares the GPU between the processes (`nvidia-cuda-mps-control -d`
+  before this command; without it, they take turns on the GPU).
 
 usage: python -m benchmarks.stall FOLDER --out RESULTS [--model masked] [--way auto] [--seconds 1.5] [--turns 5]
        (FOLDER holds the videos of `python -m benchmarks.training_videos FOLDER`; datasets are made in it)
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import itertools
 import multiprocessing
 import time
@@ -55,6 +58,7 @@ LOADERS = {"cpu": 12, "gpu": 8, "auto": 12}  # num_workers of ClipLoader, by dec
 OTHERS = ("dataloader", "torchcodec")
 OTHER_WORKERS = 14
 TOKENS, WIDTH, HEADS, CLASSES = 1568, 768, 12, 400
+MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED of cuda.h
 WARM_UP = 40  # batches before the first turn
 UNCOUNTED = 10  # batches at the begin of a turn, more than wait then in a ClipLoader
 PREFETCH = 2  # batches of each worker of a DataLoader
@@ -292,6 +296,14 @@ def measure(trainer: Trainer, source: Source, way: str, seconds: float, turns: i
     return row | {name: round(float(np.median(values)), 3) for name, values in of_turn.items()}
 
 
+def has_multi_process_service() -> bool:
+    """Return whether processes share the GPU through NVIDIA's Multi-Process Service, as the driver says."""
+    driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    if failure := driver.cuDeviceGetAttribute(ctypes.byref(found), MPS_ENABLED, torch.cuda.current_device()):
+        raise RuntimeError(f"cuDeviceGetAttribute failed with {failure}")
+    return bool(found.value)
+
+
 def memory_in_use() -> Row:
     """Return the memory in use of the GPU, and of this process and its descendants, each in MiB."""
     free, total = torch.cuda.mem_get_info()
@@ -348,6 +360,7 @@ def main() -> None:
         source, more = Source(dataset_path(folder, FORMAT, SAMPLING), 0), {}
     for model in options.model or list(KEPT):
         trainer = Trainer(KEPT[model], options.layers if model == "masked" else 12)
+        more |= {"mps": has_multi_process_service()}
         for way in options.way or [*LOADERS, *([] if options.share else OTHERS)]:
             key = {"model": model, "way": way} | more
             if not rows.has(**key):
