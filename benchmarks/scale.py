@@ -38,8 +38,9 @@ from framedex.indexer.runs.merging import compact_index
 from framedex.indexer.schema import FORMAT, HEADER, SCHEMA_VERSION
 from framedex.sharder import schema
 from framedex.sharder.build import ShardOptions, build_from_policy
+from framedex.sharder.layout import part_files
 from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.writing.whole import write_groups
+from framedex.sharder.writing.whole import write_clips
 
 MIN_FRAMES, MAX_FRAMES = 50, 150
 RANKS = 1024
@@ -146,15 +147,17 @@ def repeat(folder: Path, media: int, copies: int) -> Facts:
         (out / name).mkdir(parents=True)
     fields = pq.read_table(source / schema.FIELDS_NAME)
     all_fields = PartWriter(out / schema.FIELDS_NAME, fields.schema, version=schema.SCHEMA_VERSION)
-    parts = [pq.read_table(part_path(source / schema.CLIPS_FOLDER, number)) for number in range(clips)]
+    parts = [
+        [pq.read_table(part_path(source / name, number)) for name in (schema.CLIPS_FOLDER, schema.RECIPES_FOLDER)]
+        for number in range(clips)
+    ]
     for turn in range(copies):
         for number in range(media_parts):
-            one = part_path(source / schema.MEDIA_FOLDER, number)
-            part_path(out / schema.MEDIA_FOLDER, turn * media_parts + number).hardlink_to(one)
-        for number, table in enumerate(parts, turn * clips):
-            one = part_path(source / schema.RECIPES_FOLDER, number % clips)
-            part_path(out / schema.RECIPES_FOLDER, number).hardlink_to(one)
-            write_groups(part_path(out / schema.CLIPS_FOLDER, number), moved(table, turn * rows_of_media), ())
+            new = part_files(schema.MEDIA_FOLDER, turn * media_parts + number)
+            for one, other in zip(part_files(schema.MEDIA_FOLDER, number), new, strict=True):
+                (out / other).hardlink_to(source / one)
+        for number, (table, recipes) in enumerate(parts, turn * clips):
+            write_clips(out, number, moved(table, turn * rows_of_media), recipes)
         all_fields.write(moved(fields, turn * rows_of_media))
     all_fields.commit()
     for name in (schema.FAILURES_NAME, schema.POLICY_NAME):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import check_header
 from framedex.errors import FormatError
-from framedex.files.headers import check_format
+from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import part_path, read_all
 from framedex.records.columns import INT32
 from framedex.sharder import schema
@@ -28,6 +28,7 @@ from framedex.sharder.schema import (
     MEDIA_FOLDER,
     RECIPES_FOLDER,
     REMOVED_NAME,
+    ROWS_FOLDER,
     SHARDS_NAME,
 )
 from framedex.storage.places import Place
@@ -110,6 +111,7 @@ class Layout:
     Attributes:
         clips: The parts of `clips`, in order. The parts of `recipes` have the same numbers and rows.
         media: The parts of `media`, in order.
+        has_rows: Whether the parts have files from which single rows are read. Datasets before version 3.10 have none.
         files: For each table of FILES, the numbers of its files, in order. None if the header does not tell.
         media_numbers: The numbers by which clips refer to the rows of `media`.
         shard_numbers: The numbers by which clips refer to the rows of `shards`.
@@ -117,6 +119,7 @@ class Layout:
 
     clips: list[Part]
     media: list[Part]
+    has_rows: bool
     files: dict[str, list[int]] | None = None
     media_numbers: Numbers = field(default=ALL)
     shard_numbers: Numbers = field(default=ALL)
@@ -147,11 +150,13 @@ class Layout:
         return self.files.get(name, [])
 
     def names(self, dataset: Place) -> list[str]:
-        """Return the names of all Parquet files, relative to the dataset."""
+        """Return the names of all files of tables, relative to the dataset."""
         parts = [
-            f"{table}/{part_path(Path(), part.number).name}"
-            for table in (RECIPES_FOLDER, CLIPS_FOLDER, MEDIA_FOLDER)
+            str(path)
+            for table in (CLIPS_FOLDER, MEDIA_FOLDER)
             for part in self.parts(table)
+            for path in part_files(table, part.number)
+            if self.has_rows or path.parent.name != ROWS_FOLDER
         ]
         return parts + [path.name for name in FILES for path in self.paths(dataset, name)]
 
@@ -175,6 +180,17 @@ class Layout:
         }
 
 
+def part_files(table: str, number: int) -> list[Path]:
+    """Return the paths of the files of a part of `clips` or `media`, relative to the dataset."""
+    also = [part_path(Path(RECIPES_FOLDER), number)] if table == CLIPS_FOLDER else []
+    return [*also, part_path(Path(table), number), Path(rows_name(table, number))]
+
+
+def rows_name(table: str, number: int) -> str:
+    """Return the name of the file of the rows of a part of `clips` or `media`, relative to the dataset."""
+    return f"{ROWS_FOLDER}/{table}-{number:06d}.rows"
+
+
 def file_name(name: str, number: int) -> str:
     """Return the name of a file of a table of FILES. File 0 has the name of the table."""
     stem, _, ending = name.rpartition(".")
@@ -183,12 +199,13 @@ def file_name(name: str, number: int) -> str:
 
 def layout_of(header: Mapping[str, Any]) -> Layout:
     """Return the layout that a header has. Raises one of MALFORMED if it is malformed."""
+    has_rows = is_since(header["schema_version"], schema.ROWS)
     if "parts" not in header:  # the dataset was never changed
         clips, media = (
             [Part(number=number, rows=rows) for number, rows in enumerate(header[key])]
             for key in ("clips_per_part", "media_per_part")
         )
-        return Layout(clips=clips, media=media)
+        return Layout(clips=clips, media=media, has_rows=has_rows)
     clips, media = (
         [
             Part(number=number, rows=rows)
@@ -208,6 +225,7 @@ def layout_of(header: Mapping[str, Any]) -> Layout:
     return Layout(
         clips=clips,
         media=media,
+        has_rows=has_rows,
         files=files,
         media_numbers=_numbers(gone.get("media", [])),
         shard_numbers=_numbers(gone.get("shards", [])),

@@ -16,17 +16,19 @@ from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.9"
+SCHEMA_VERSION = "3.10"
 # Since this version, all media of a dataset are proven, except if the codec needs no proof (`indexer.schema.SCANNED`).
 # To prove a medium, the indexer decodes frames as clips do, and compares them with a decode that begins earlier.
 PROVES = (3, 6)
+ROWS = (3, 10)  # since this version, parts have files from which single rows are read (`row_blocks`)
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 REMOVED_NAME = "removed.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
+ROWS_FOLDER = "rows"
 # The files and folders of a dataset. A dataset is replaced only if its folder has no other entries.
 FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, REMOVED_NAME, LOG_NAME)
-FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
+FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, ROWS_FOLDER, SHARDS_FOLDER)
 # Clips that will be appended are written into these folders of a dataset on a disk, first the second one.
 APPENDED_FOLDERS = (".appended", ".appended.unfinished")
 CLAIM_NAME = "unfinished.json"  # the object that keeps other runs away from a dataset in object storage
@@ -35,6 +37,7 @@ TAR_NAME = re.compile(r"([a-z]+-(\d{6,}))(?:-\d+)?\.(?:tar|idx)")
 # The names of the files of a dataset. Only these files are removed when a dataset is replaced or changed.
 OWN_NAME = re.compile(
     rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
+    rf"|{ROWS_FOLDER}/(?:{CLIPS_FOLDER}|{MEDIA_FOLDER})-\d{{6,}}\.rows"
     rf"|(?:failures|shards|columns|fields|removed)-\d{{6,}}\.parquet"
     rf"|{'|'.join(map(re.escape, (*FILE_NAMES, CLAIM_NAME)))}"
 )
@@ -95,10 +98,9 @@ MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA
 SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
-# To read one clip, a reader fetches a row group and the footer of a part, so both must be small. A row group has at
-# most GROUP_BYTES on average, but a number of rows within GROUP_ROWS. Before version 3.9, it had 32 clips or 256 media.
-# The values were chosen by measurements (docs/decisions/0005-small-row-groups.md).
-CLIPS_PER_PART, GROUP_BYTES, GROUP_ROWS = 4096, 256 << 10, (32, 512)
+# To read one clip, a reader fetches a block of rows of `clips`, and one of `media`. A block has at most BLOCK_BYTES on
+# average, but a number of rows within BLOCK_ROWS (docs/decisions/0005-rows-at-random.md).
+CLIPS_PER_PART, BLOCK_BYTES, BLOCK_ROWS = 4096, 64 << 10, (1, 128)
 DELTA_COLUMNS = (
     "range_offset",
     "range_length",

@@ -105,6 +105,9 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     wanted = [HEADERS[kind], *(name for names in files.values() for name in names)]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:
+        for name in wanted:  # DuckDB would wait for ever for what is written into a pipe
+            if not (folder / name).is_file():
+                raise FormatError("is missing or not a regular file", where=str(place / name))
         header = json.loads(small_text(folder / HEADERS[kind]))
         yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts, table_files=files)
 

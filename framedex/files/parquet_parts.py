@@ -99,15 +99,16 @@ class PartWriter:
         os.replace(self._aside, self._path)
 
 
-def write_part(path: Path, table: pa.Table, *, version: str) -> None:
+def write_part(path: Path, table: pa.Table, *, version: str, delta: tuple[str, ...] = ()) -> None:
     """Write a table as a part with one row group.
 
     Args:
         path: The path of the part.
         table: The table. The part has the same schema.
         version: The schema version that is written into the metadata of the part.
+        delta: As in `PartWriter`.
     """
-    writer = PartWriter(path, table.schema, version=version)
+    writer = PartWriter(path, table.schema, version=version, delta=delta)
     writer.write(table)
     writer.commit()
 

@@ -18,7 +18,6 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
@@ -26,10 +25,12 @@ from framedex.core.limits import usual_clip_bytes
 from framedex.core.words import counted
 from framedex.errors import REOPEN, FormatError, FramedexError, PolicyError, StorageError
 from framedex.files.headers import check_format, is_since
-from framedex.files.parquet_parts import check_file, checked_group, part_path, read_file, read_group
+from framedex.files.parquet_parts import check_file, part_path, read_file
+from framedex.files.row_blocks import RowBlocks, open_row_blocks
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
 from framedex.loader.dataset.earlier import EarlierClips, Generation
+from framedex.loader.dataset.earlier_rows import EarlierRows, open_earlier_rows
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
 from framedex.records.medium import VIDEO
@@ -38,7 +39,7 @@ from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium,
 from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
 from framedex.sharder.clips.labels import Labels, plain, stored_labels
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
-from framedex.sharder.layout import MALFORMED, REMEDY, Layout, Numbers, layout_of
+from framedex.sharder.layout import MALFORMED, REMEDY, Layout, Numbers, layout_of, rows_name
 from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
@@ -100,7 +101,7 @@ def read_header(path: Place) -> DatasetHeader:
     try:
         layout = layout_of(stored)
         clips, media = (np.cumsum([0, *(part.rows for part in parts)]) for parts in (layout.clips, layout.media))
-        first = {tables.CLIPS_FOLDER: clips, tables.MEDIA_FOLDER: media, tables.RECIPES_FOLDER: clips}
+        first = {tables.CLIPS_FOLDER: clips, tables.MEDIA_FOLDER: media}
         most = usual_clip_bytes() // ORDER_BYTES
         for folder, rows in first.items():
             if rows[-1] > most:
@@ -153,10 +154,16 @@ def _limits(stored: dict[str, Any]) -> dict[str, Any]:
     return {"size": size}
 
 
-SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.RECIPES_FOLDER: tables.RECIPES, tables.MEDIA_FOLDER: tables.MEDIA}
+SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.MEDIA_FOLDER: tables.MEDIA}
+# Table → the columns of the files from which its single rows are read: all, or those of the structs by their names.
+ROW_SCHEMAS: dict[str, dict[str | None, pa.Schema]] = {
+    tables.CLIPS_FOLDER: {"clip": tables.CLIPS, "recipe": tables.RECIPES.remove(0)},
+    tables.MEDIA_FOLDER: {None: tables.MEDIA},
+}
 ROW_BYTES = 500  # bytes of memory that the row of a tar needs in Python
-KEPT_GROUPS = 4  # number of row groups of clips, recipes and media that are cached
-OPEN_PARTS = 256  # number of parts whose footers (less than 1 MB each) are cached
+KEPT_BLOCKS = 4  # number of blocks of rows of clips and media that are cached
+OPEN_PARTS = 4096  # number of parts of which the positions of blocks (a few kB) are cached
+OPEN_FILES = 256  # the same for object storage and for earlier datasets, whose open files take up to 1 MB each
 SEARCHED_FOR_CLOSE = 100_000  # number of names that are searched for similar names; each takes some 10 microseconds
 
 
@@ -210,11 +217,11 @@ class Manifest(ClipSource):
         self._header_state: tuple[int, ...] = ()  # see `_file_state`; from when the header was last compared
         self._grown = b""  # the header after clips were appended, which this object does not have
         self._lock = threading.Lock()
-        self._group_rows: dict[tuple[str, int], int] = {}  # the number of rows of the row groups of a part
-        self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may need much memory in Python
-        self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
-        self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
-        self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
+        self._heavy = set[tuple[int, int]]()  # (part, block) of `clips` whose rows may need much memory in Python
+        is_small = isinstance(self.path, Path) and self.header.layout.has_rows
+        self._rows = functools.lru_cache(OPEN_PARTS if is_small else OPEN_FILES)(self._open_rows)
+        self._rows_place = functools.lru_cache(KEPT_BLOCKS)(self._find_rows)
+        self._block = functools.lru_cache(KEPT_BLOCKS)(self._read_block)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -260,11 +267,8 @@ class Manifest(ClipSource):
 
     @property
     def is_packed(self) -> bool:
-        """Whether at least one clip in the first part of the table `clips` is in a tar."""
-        if not len(self):
-            return False
-        shard = pa.schema([tables.CLIPS.field("shard")])
-        return constant_columns(self._part(tables.CLIPS_FOLDER, 0), shard) != {"shard": None}
+        """Whether clips are in tars."""
+        return bool(self.header.layout.numbers(self.path, tables.SHARDS_NAME))
 
     def locate(self, uri: str) -> str:
         """Return the location of a source. Raises StorageError if the source must not be read."""
@@ -291,19 +295,17 @@ class Manifest(ClipSource):
             StorageError: The source of the clip must not be read.
         """
         self._check_file_unchanged()
-        at, recipe_at = self._at(tables.CLIPS_FOLDER, number), self._at(tables.RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not thread-safe
-            row, recipe = self._row(tables.CLIPS_FOLDER, number), self._row(tables.RECIPES_FOLDER, number)
-            if self._group_of(tables.CLIPS_FOLDER, number)[:2] in self._heavy:
+            part, block, place = self._place_of(tables.CLIPS_FOLDER, number)
+            row, recipe = (rows.slice(place, 1) for rows in self._block(tables.CLIPS_FOLDER, part, block))
+            at = self._row_at(tables.CLIPS_FOLDER, number)
+            if (part, block) in self._heavy:
                 check_objects(row, at)
             media_row = row["media_row"][0].as_py()
             row_of_medium = _row_of(self.header.layout.media_numbers, media_row)
             if not 0 <= row_of_medium < self.media_count:
                 raise at.wrong("media_row", media_row, _allowed(self.header.layout.media_numbers, self.media_count))
             medium = self.medium(row_of_medium)
-        if not row["clip_id"].equals(recipe["clip_id"]):
-            where = recipe_at.wrong("clip_id", "another name").where
-            raise FormatError("the tables clips and recipes are from different datasets", where=where, remedy=REMEDY)
         shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
         if shard is None:
             self.locate(medium.uri)
@@ -313,13 +315,14 @@ class Manifest(ClipSource):
             if not 0 <= row_of_tar < len(self._shards):
                 raise at.wrong("shard", shard, _allowed(self.header.layout.shard_numbers, len(self._shards)))
             source = self._shards[row_of_tar]
-        return clip_from(row, recipe, medium, source, at, recipe_at, self.header.own)
+        return clip_from(row, recipe, medium, source, at, self.header.own)
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
         """The Arrow type of each of the user's columns."""
-        schema = self._part(tables.CLIPS_FOLDER, 0).schema_arrow
-        return {field.name: field.type for field in schema if field.name not in self.header.own}
+        where = self._place(tables.CLIPS_FOLDER, 0)
+        with reading(str(where), REMEDY), parquet_file(where) as file:
+            return {field.name: field.type for field in file.schema_arrow if field.name not in self.header.own}
 
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, even if other values of the clip's row are damaged.
@@ -330,23 +333,17 @@ class Manifest(ClipSource):
             IndexError: The clip does not exist.
         """
         with contextlib.suppress(FormatError, ValueError), self._lock:
-            return str(self._row(tables.CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
+            part, block, place = self._place_of(tables.CLIPS_FOLDER, number)
+            return str(self._block(tables.CLIPS_FOLDER, part, block)[0]["clip_id"][place].as_py() or "")
         return ""
 
-    def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return row `number` of a table."""
+    def _place_of(self, folder: str, number: int) -> tuple[int, int, int]:
+        """Return the part, the block, and the index within the block, of row `number` of a table."""
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
-        part, group, row = self._group_of(folder, number)
-        return self._group(folder, part, group).slice(row, 1)
-
-    def _group_of(self, folder: str, number: int) -> tuple[int, int, int]:
-        """Return the part, the row group, and the index within the row group, of row `number` of a table."""
         part = self._part_of(folder, number)
-        if (folder, part) not in self._group_rows:
-            self._part(folder, part)
-        return part, *divmod(number - int(self._first[folder][part]), self._group_rows[folder, part])
+        return part, *divmod(number - int(first[part]), self._rows(folder, part).rows)
 
     def _part_of(self, folder: str, number: int) -> int:
         return int(np.searchsorted(self._first[folder], number, side="right")) - 1
@@ -363,22 +360,58 @@ class Manifest(ClipSource):
         row = number - int(self._first[folder][max(part, 0)])
         return RowAt(file=self._file(folder, part), row=row, remedy=REMEDY)
 
-    def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
-        file = self._part(folder, part)
-        names = None
-        if folder == tables.MEDIA_FOLDER:  # only columns whose values differ between media; see `_read_medium`
-            names = [name for name in tables.MEDIA.names if name not in self._constants(part)]
-        with reading(self._file(folder, part), REMEDY):
-            rows = read_group(file, group, names, kept=KEPT_GROUPS).combine_chunks().to_batches()[0]
-        if folder == tables.CLIPS_FOLDER and is_heavy(rows):
-            self._heavy.add((part, group))
-        return rows
+    def _row_at(self, folder: str, number: int) -> RowAt:
+        """Return the file from which a row is read alone, and the index of the row in it, for error texts."""
+        part = self._part_of(folder, number)
+        first = int(self._first[folder][part])
+        return RowAt(file=str(self._rows_place(folder, part)), row=number - first, remedy=REMEDY)
 
-    def _find_constants(self, part: int) -> dict[str, Any]:
-        """Return the columns that are constant in a part of `media`, with their values. This reads only the footer."""
-        file = self._part(tables.MEDIA_FOLDER, part)
-        with reading(self._file(tables.MEDIA_FOLDER, part), REMEDY):
-            return constant_columns(file, tables.MEDIA)
+    def _find_rows(self, folder: str, part: int) -> Place:
+        """Return the file from which single rows of a part are read."""
+        number = self.header.layout.parts(folder)[part].number
+        return self.path / rows_name(folder, number) if self.header.layout.has_rows else self._place(folder, part)
+
+    def _open_rows(self, folder: str, part: int) -> RowBlocks | EarlierRows:
+        """Open the file of the rows of a part."""
+        where, layout = self._rows_place(folder, part), self.header.layout
+        with reading(str(where), REMEDY):
+            self._check_unchanged()
+            if layout.has_rows:
+                file: RowBlocks | EarlierRows = open_row_blocks(where)
+            else:
+                file = open_earlier_rows(self.path, folder, layout.parts(folder)[part].number)
+            for name, expected in ROW_SCHEMAS[folder].items():
+                if name is not None and name not in file.schema.names:
+                    raise ValueError(f"the column {name!r} is missing")
+                found = file.schema if name is None else pa.schema(list(file.schema.field(name).type))
+                known = [field for field in expected if name != "clip" or field.name in self.header.own]
+                check_columns(found, pa.schema(known), str(where), REMEDY)
+        self._check_count(where, file.count, folder, part)
+        return file
+
+    def _check_count(self, where: Place, rows: int, folder: str, part: int) -> None:
+        """Raise FormatError if a file of a part has another number of rows than the part has in the header."""
+        expected = self.header.layout.parts(folder)[part].rows
+        if rows != expected:
+            raise FormatError(
+                f"the number of rows differs from the number in {tables.HEADER}",
+                where=str(where),
+                found=counted(rows, "row"),
+                allowed=counted(expected, "row"),
+                remedy=REMEDY,
+            )
+
+    def _read_block(self, folder: str, part: int, block: int) -> list[pa.RecordBatch]:
+        """Return the rows of a block: those of `clips` and those of their recipes, or those of `media`."""
+        file = self._rows(folder, part)
+        with reading(str(self._rows_place(folder, part)), REMEDY):
+            rows = file.block(block, usual_clip_bytes() // KEPT_BLOCKS)
+        if folder == tables.MEDIA_FOLDER:
+            return [rows]
+        clips, recipes = (pa.RecordBatch.from_struct_array(rows[name]) for name in ("clip", "recipe"))
+        if is_heavy(clips):
+            self._heavy.add((part, block))
+        return [clips, recipes]
 
     def was_changed(self) -> bool:
         """Return whether the dataset was changed since it was opened, except for clips that were appended.
@@ -418,37 +451,13 @@ class Manifest(ClipSource):
         if self.was_changed():
             raise changed_error(self.path)
 
-    def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
-        where = self._file(folder, part)
-        with reading(where, REMEDY):
-            self._check_unchanged()
-            file = parquet_file(self._place(folder, part))
-            schema = file.schema_arrow
-        known = SCHEMAS[folder]
-        if folder == tables.CLIPS_FOLDER:
-            known = pa.schema([field for field in known if field.name in self.header.own])
-        check_columns(schema, known, where, REMEDY)
-        rows = int(np.diff(self._first[folder])[part])
-        groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-        most = max([1, *groups])
-        expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
-        if (groups if any(groups) else []) != expected:
-            raise FormatError(
-                f"the number of rows differs from the number in {tables.HEADER}",
-                where=where,
-                found=f"{sum(groups)} rows in {len(groups)} groups",
-                allowed=f"{rows} rows in groups of {most}",
-                remedy=REMEDY,
-            )
-        self._group_rows[folder, part] = most
-        return file
-
     def _read_medium(self, number: int) -> Medium:
-        row, at = self._row(tables.MEDIA_FOLDER, number), self._at(tables.MEDIA_FOLDER, number)
-        constants = self._constants(self._part_of(tables.MEDIA_FOLDER, number))
-        facts: dict[str, Any] = dict.fromkeys(tables.MEDIA.names) | constants
+        part, block, place = self._place_of(tables.MEDIA_FOLDER, number)
+        rows, at = self._block(tables.MEDIA_FOLDER, part, block)[0], self._row_at(tables.MEDIA_FOLDER, number)
+        facts: dict[str, Any] = dict.fromkeys(tables.MEDIA.names)
         with reading(f"{at.file}, row {at.row}", REMEDY):
-            facts |= {name: row[name][0].as_py() for name in row.schema.names}
+            names = [name for name in rows.schema.names if name in facts]
+            facts |= {name: rows[name][place].as_py() for name in names}
         check_row(facts, tables.MEDIA_RULES, at)
         check_video(facts, at)
         return Medium(path=self._locations.path(facts["uri"]), **facts)
@@ -567,13 +576,19 @@ class Manifest(ClipSource):
 
     def _part_tables(self, folder: str, names: Sequence[str], own: Collection[str]) -> Iterator[pa.Table]:
         """Yield columns of each part of a table. If a column in `own` is missing in a part, its values are null."""
+        schema = SCHEMAS[folder]
+        known = pa.schema([field for field in schema if field.name in own])
         for part in range(len(self._first[folder]) - 1):
-            with self._lock, reading(f"{self._file(folder, part)}, column {', '.join(names)}", REMEDY):
-                opened = self._open_part(folder, part)  # in contrast to `_part`, the footer is not cached
+            where = self._place(folder, part)
+            with self._lock, reading(f"{where}, column {', '.join(names)}", REMEDY):
+                self._check_unchanged()
+                opened = parquet_file(where)
+                check_columns(opened.schema_arrow, known, str(where), REMEDY)
                 missing = [name for name in names if name in own and name not in opened.schema_arrow.names]
                 here = [name for name in names if name not in missing]
-                table = read_file(opened, self._place(folder, part), here, threads=False)
-            rows, schema = opened.metadata.num_rows, SCHEMAS[folder]
+                table = read_file(opened, where, here, threads=False)
+            rows = opened.metadata.num_rows
+            self._check_count(where, rows, folder, part)
             nulls = {name: pa.nulls(rows, schema.field(name).type) for name in missing}
             yield pa.table({name: nulls[name] if name in nulls else table[name] for name in names})
 
@@ -714,28 +729,3 @@ def _allowed(numbers: Numbers, count: int) -> str:
     """Return the numbers of `count` rows, for a message."""
     most = f"0 to {int(numbers.of_row(np.array([count]))[0]) - 1}"
     return f"{most}, without numbers of removed rows" if len(numbers.gone) else most
-
-
-def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of integers, booleans and strings that are constant in a file, with their values.
-
-    A column that has only nulls is constant, too. This uses only the footer of the file. A column is left out if its
-    statistics in the footer are incomplete.
-    """
-    metadata = file.metadata
-    groups = [checked_group(file, number) for number in range(metadata.num_row_groups)]
-    leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    found: dict[str, Any] = {}
-    for field in schema:
-        if field.name not in leaves or pa.types.is_floating(field.type):
-            continue
-        columns = [(group.num_rows, group.column(leaves[field.name]).statistics) for group in groups]
-        if any(statistics is None or not statistics.has_null_count for _, statistics in columns):
-            continue
-        if all(statistics.null_count == rows for rows, statistics in columns):
-            found[field.name] = None
-        elif all(statistics.has_min_max and not statistics.null_count for _, statistics in columns):
-            ends = {end for _, statistics in columns for end in (statistics.min, statistics.max)}
-            if len(ends) == 1:
-                found[field.name] = ends.pop()
-    return found

@@ -43,7 +43,17 @@ from framedex.sharder.changing.change import (
 )
 from framedex.sharder.changing.remove import MULTIVIEW, without_media
 from framedex.sharder.clips.labels import Labels, WantedLabels, stored_labels
-from framedex.sharder.layout import FILES, REMEDY, Layout, Numbers, Part, checked_header, dataset_header, file_name
+from framedex.sharder.layout import (
+    FILES,
+    REMEDY,
+    Layout,
+    Numbers,
+    Part,
+    checked_header,
+    dataset_header,
+    file_name,
+    part_files,
+)
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.planning.indexed_medium import OpenMedia
 from framedex.sharder.planning.steps import PIECE_FACTS, policy_pieces
@@ -57,7 +67,6 @@ from framedex.sharder.schema import (
     HEADER,
     MEDIA_FOLDER,
     POLICY_NAME,
-    RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS_NAME,
 )
@@ -380,19 +389,19 @@ class _Adding:
         numbers = {name: [*self.layout.numbers(self.out, name), *self._file(name)] for name in FILES}
         return replace(
             self.layout,
-            clips=[*self.layout.clips, *self._parts(RECIPES_FOLDER, CLIPS_FOLDER)],
+            clips=[*self.layout.clips, *self._parts(CLIPS_FOLDER)],
             media=[*self.layout.media, *self._parts(MEDIA_FOLDER)],
             files=numbers,
         )
 
-    def _parts(self, *folders: str) -> list[Part]:
-        old = (part.number for layout in (self.before, self.layout) for part in layout.parts(folders[0]))
-        first, added = next_number(old), self.added.parts(folders[0])
+    def _parts(self, table: str) -> list[Part]:
+        """Add the parts of `clips`, with those of `recipes`, or of `media`, and return them."""
+        old = (part.number for layout in (self.before, self.layout) for part in layout.parts(table))
+        first, added = next_number(old), self.added.parts(table)
         found = [replace(part, number=first + at) for at, part in enumerate(added)]
-        for folder in folders:
-            for part, new in zip(added, found, strict=True):
-                target = part_path(self.output.local / folder, new.number)
-                self._copy(part_path(self.folder / folder, part.number), target)
+        for part, new in zip(added, found, strict=True):
+            for theirs, own in zip(*(part_files(table, one.number) for one in (part, new)), strict=True):
+                self._copy(self.folder / theirs, self.output.local / own)
         return found
 
     def _file(self, name: str) -> list[int]:

@@ -55,7 +55,6 @@ from framedex.sharder.reading import Objects, SourceFiles, stale_as
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     COLUMNS_NAME,
-    DELTA_COLUMNS,
     FAILURES,
     FAILURES_NAME,
     FIELDS_NAME,
@@ -70,7 +69,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
     TAR_NAME,
 )
-from framedex.sharder.writing.whole import write_groups
+from framedex.sharder.writing.whole import write_clips, write_media
 from framedex.storage.objects import download
 from framedex.storage.places import Place, parquet_file, small_bytes, small_text
 from framedex.storage.reader import ASIDE
@@ -502,8 +501,7 @@ class _Rewriting:
         finally:
             copy.unlink(missing_ok=True)
         self.digests.append(mark.encode())
-        for path in (tar.path, index_path(tar.path)):
-            self._publish(path)
+        self._publish(tar.path, index_path(tar.path))
         return {"name": name, "size_bytes": tar.size, "fingerprint": mark, "clips": tar.samples}
 
     def _clips(self) -> list[Part]:
@@ -520,14 +518,11 @@ class _Rewriting:
             stays = ~self.gone.is_gone[here]
             if not stays.any():
                 continue
-            kept = pa.array(stays)
-            for folder, delta in ((RECIPES_FOLDER, DELTA_COLUMNS), (CLIPS_FOLDER, ())):
-                table = self._part(folder, part).filter(kept)
-                if folder == RECIPES_FOLDER:
-                    table = _shifted(table, self._shift[here][stays])
-                path = part_path(self.output.local / folder, number)
-                write_groups(path, table, delta)
-                self._publish(path)
+            clips, recipes = (
+                self._part(folder, part).filter(pa.array(stays)) for folder in (CLIPS_FOLDER, RECIPES_FOLDER)
+            )
+            recipes = _shifted(recipes, self._shift[here][stays])
+            self._publish(*write_clips(self.output.local, number, clips, recipes))
             found.append(Part(number=number, rows=int(np.count_nonzero(stays))))
             number += 1
         return found
@@ -543,9 +538,8 @@ class _Rewriting:
                 found.append(part)
             elif len(own) < part.rows:
                 stays = np.setdiff1d(np.arange(part.rows), own)
-                path = part_path(self.output.local / MEDIA_FOLDER, number)
-                write_groups(path, self._part(MEDIA_FOLDER, part).take(pa.array(stays)), ())
-                self._publish(path)
+                media = self._part(MEDIA_FOLDER, part).take(pa.array(stays))
+                self._publish(*write_media(self.output.local, number, media))
                 found.append(Part(number=number, rows=len(stays)))
                 number += 1
         return found
@@ -612,10 +606,11 @@ class _Rewriting:
         self._publish(target)
         return [*old, number] if more else [number]
 
-    def _publish(self, path: Path) -> None:
-        if path.suffix == ".parquet":
-            self.digests.append(hashlib.blake2b(path.read_bytes()).digest())
-        publish(self.output, path)
+    def _publish(self, *paths: Path) -> None:
+        for path in paths:
+            if path.suffix in (".parquet", ".rows"):
+                self.digests.append(hashlib.blake2b(path.read_bytes()).digest())
+            publish(self.output, path)
 
 
 def _shifted(recipes: pa.Table, shift: NDArray[np.int64]) -> pa.Table:

@@ -237,7 +237,6 @@ def clip_from(
     medium: Medium,
     source: ByteSource,
     at: RowAt,
-    recipe_at: RowAt,
     own: Collection[str],
 ) -> Clip:
     """Build a clip from its rows of `clips` and `recipes`.
@@ -247,8 +246,7 @@ def clip_from(
         recipe: The row of `recipes`, as a batch of one row.
         medium: The clip's medium.
         source: The file that the recipe's byte ranges point into.
-        at: The location of the row of `clips`, for errors.
-        recipe_at: The location of the row of `recipes`, for errors.
+        at: The location of the rows, for errors.
         own: The names of the columns of `clips` that framedex defines. All others are the user's columns.
 
     Raises:
@@ -256,15 +254,15 @@ def clip_from(
     """
     wanted = values_of_row(ClipRecord, row, at, names=own)
     check_wanted(wanted, medium, at)
-    columns = values_of_row(Recipe, recipe, recipe_at)
-    check_recipe(columns, wanted["frames"], medium, source, recipe_at)
+    columns = values_of_row(Recipe, recipe, at)
+    check_recipe(columns, wanted["frames"], medium, source, at)
     return Clip(
         **wanted,
         medium=medium,
         columns={name: plain_value(row, name, at) for name in row.schema.names if name not in own},
         recipe=Recipe(**columns),
         source=source,
-        audio=_audio(recipe, medium, source, recipe_at),
+        audio=_audio(recipe, medium, source, at),
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from framedex.errors import FormatError, OutputError
 from framedex.files.outputs import LOCK_NAME, held, remove_unfinished, write_aside
-from framedex.files.parquet_parts import part_numbers, part_path
+from framedex.files.parquet_parts import part_numbers
 from framedex.sharder import schema
-from framedex.sharder.layout import dataset_header
+from framedex.sharder.layout import dataset_header, part_files
 
 Row = dict[str, Any]
 
@@ -150,9 +150,11 @@ def take_up(folder: Path, job: Row, *, overwrite: bool, first_tar: int = 0) -> l
         remove_unfinished(unclean)
     parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
     media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
-    for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
-        for number in part_numbers(folder / name)[count:]:
-            part_path(folder / name, number).unlink()
+    for table, count in ((schema.CLIPS_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
+        first = part_files(table, 0)[0].parent  # the folder of the file that is written first
+        for number in part_numbers(folder / first)[count:]:
+            for path in part_files(table, number):
+                (folder / path).unlink(missing_ok=True)
     kept = first_tar + sum(len(checkpoint.shards) for checkpoint in checkpoints)
     for tar in (folder / schema.SHARDS_FOLDER).glob("*"):
         if (match := schema.TAR_NAME.fullmatch(tar.name)) and int(match[2]) >= kept:

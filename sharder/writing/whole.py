@@ -1,9 +1,9 @@
 """Write the Parquet parts of a dataset, and the files that are written after all clips: tables, policy and header.
 
-A part is one Parquet file of `clips`, `recipes` or `media`. The tables `fields` and `columns` repeat values from the
-parts: fields that every clip has, and the user's columns. Parts have small row groups, so that reading one clip reads
-few bytes. The tables `fields` and `columns` have large row groups, so that one column of a million clips can be read at
-once.
+A part is one Parquet file of `clips`, `recipes` or `media`. For each part of `clips` and `media`, another file has the
+same rows, from which readers read single rows. A row of `clips` has its row of `recipes` there. The tables `fields` and
+`columns` repeat values from the parts: fields that every clip has, and the user's columns. They have large row groups,
+so that one column of a million clips can be read at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ import yaml
 from framedex.files.changes import log_change
 from framedex.files.outputs import LOCK_NAME, Output, write_aside, write_json_aside
 from framedex.files.parquet_parts import PartWriter, library_versions, part_path, table_of, write_part
+from framedex.files.row_blocks import plain_type, write_row_blocks
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips import clip_source
+from framedex.sharder.layout import part_files
 from framedex.sharder.schema import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
     CLIPS,
     CLIPS_FOLDER,
     CLIPS_PER_PART,
@@ -34,14 +38,11 @@ from framedex.sharder.schema import (
     FIELDS,
     FIELDS_NAME,
     FORMAT,
-    GROUP_BYTES,
-    GROUP_ROWS,
     HEADER,
     MEDIA,
     MEDIA_FOLDER,
     POLICY_NAME,
     RECIPES,
-    RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS,
     SHARDS_NAME,
@@ -180,19 +181,47 @@ class Tables:
             media_part: The number of the part of `media`.
             clips_part: The number of the first part of `clips` and `recipes`.
         """
-        written = []
+        written: list[Path] = []
         if len(self.media):
-            written.append(part_path(folder / MEDIA_FOLDER, media_part))
-            write_groups(written[-1], self.media.table(), ())
+            written += write_media(folder, media_part, self.media.table())
         clips, recipes = self.clips.table(), self.recipes.table()
         for number, first in enumerate(range(0, len(clips), CLIPS_PER_PART), clips_part):
-            for name, table, delta in (
-                (RECIPES_FOLDER, _without_empty(recipes.slice(first, CLIPS_PER_PART)), DELTA_COLUMNS),
-                (CLIPS_FOLDER, clips.slice(first, CLIPS_PER_PART), ()),
-            ):
-                written.append(part_path(folder / name, number))
-                write_groups(written[-1], table, delta)
+            here = slice(first, first + CLIPS_PER_PART)
+            written += write_clips(folder, number, clips[here], recipes[here])
         return [hashlib.blake2b(path.read_bytes()).digest() for path in written]
+
+
+def write_clips(folder: Path, number: int, clips: pa.Table, recipes: pa.Table) -> list[Path]:
+    """Write a part of `clips`, the part of `recipes` and the file of their rows. Return the paths.
+
+    Args:
+        folder: The folder of the dataset.
+        number: The number of the part.
+        clips: The rows of `clips`.
+        recipes: The rows of `recipes` for the same clips.
+    """
+    recipes = _without_empty(recipes)
+    delta = tuple(name for name in DELTA_COLUMNS if name in recipes.column_names)
+    both = {"clip": _structs(clips), "recipe": _structs(recipes.drop_columns("clip_id"))}
+    paths = [folder / path for path in part_files(CLIPS_FOLDER, number)]
+    write_part(paths[0], recipes, version=SCHEMA_VERSION, delta=delta)
+    write_part(paths[1], clips, version=SCHEMA_VERSION)
+    write_row_blocks(paths[2], pa.table(both), block_rows(clips, recipes))
+    return paths
+
+
+def write_media(folder: Path, number: int, media: pa.Table) -> list[Path]:
+    """Write a part of `media` and the file of its rows. For arguments and result, see `write_clips`."""
+    paths = [folder / path for path in part_files(MEDIA_FOLDER, number)]
+    write_part(paths[0], media, version=SCHEMA_VERSION)
+    write_row_blocks(paths[1], media, block_rows(media))
+    return paths
+
+
+def _structs(table: pa.Table) -> pa.StructArray:
+    """Return the rows of a table as a column. Dictionary-encoded values become plain."""
+    schema = pa.schema([one.with_type(plain_type(one.type)) for one in table.schema])
+    return table.cast(schema).combine_chunks().to_struct_array().combine_chunks()
 
 
 def _without_empty(table: pa.Table) -> pa.Table:
@@ -202,18 +231,21 @@ def _without_empty(table: pa.Table) -> pa.Table:
     return table.select(kept)
 
 
-def group_rows(table: pa.Table) -> int:
-    """Return the number of rows of each row group of a part.
+def block_rows(*tables: pa.Table) -> int:
+    """Return the number of rows of each block of a file of rows.
 
-    It is the largest power of 2 at which row groups take at most GROUP_BYTES on average, within GROUP_ROWS. The values
-    are counted, not their buffers in memory, so that equal tables have equal row groups. If a column has a type whose
-    values are not counted, row groups have as few rows as possible.
+    It is the largest power of 2 at which blocks take at most BLOCK_BYTES on average, within BLOCK_ROWS. The values are
+    counted, not their buffers in memory, so that equal rows have equal blocks. If a column has a type whose values are
+    not counted, blocks have as few rows as possible.
+
+    Args:
+        tables: Tables of equally many rows, which are joined in the file.
     """
-    least, most = GROUP_ROWS
-    sizes = [_value_bytes(column) for column in table.columns]
+    least, most = BLOCK_ROWS
+    sizes = [_value_bytes(column) for table in tables for column in table.columns]
     if None in sizes:
         return least
-    rows = GROUP_BYTES * len(table) // max(1, sum(size for size in sizes if size is not None))
+    rows = BLOCK_BYTES * len(tables[0]) // max(1, sum(size for size in sizes if size is not None))
     return max(least, min(most, 1 << max(0, rows.bit_length() - 1)))
 
 
@@ -232,16 +264,6 @@ def _value_bytes(column: pa.ChunkedArray) -> int | None:
         return 0
     is_plain = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
     return len(column) * max(1, kind.bit_width // 8) if is_plain else None
-
-
-def write_groups(path: Path, table: pa.Table, delta: tuple[str, ...]) -> None:
-    """Write a table as a part with small row groups. `delta` may name columns that the table lacks."""
-    group = group_rows(table)
-    delta = tuple(name for name in delta if name in table.schema.names)
-    writer = PartWriter(path, table.schema, version=SCHEMA_VERSION, delta=delta)
-    for at in range(0, len(table), group):
-        writer.write(table.slice(at, group))
-    writer.commit()
 
 
 def write_whole(
@@ -275,8 +297,8 @@ def write_whole(
     clips = [count for checkpoint in done for count in checkpoint.parts]
     media = [checkpoint.media for checkpoint in done if checkpoint.media]
     if not clips:  # readers expect at least one part of each table, with all columns
-        for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
-            write_groups(part_path(folder / name, 0), columns.empty_table(), ())
+        write_clips(folder, 0, schema.empty_table(), RECIPES.empty_table())
+        write_media(folder, 0, MEDIA.empty_table())
         clips, media = [0], [0]
     names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media), first_medium=first_medium)
     digests = "".join(checkpoint.digest for checkpoint in done)

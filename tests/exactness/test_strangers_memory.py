@@ -13,6 +13,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import FormatError
+from tests.support.manifests import make_earlier, rewrite_part
 
 
 def test_a_text_that_is_repeated_has_its_memory_counted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +43,7 @@ def test_nested_columns_have_their_python_objects_counted(
     values: pa.Array, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = own / "D" / "clips" / "part-000000.parquet"
-    pq.write_table(pq.read_table(part).append_column("nested", values), part)
+    rewrite_part(part, pq.read_table(part).append_column("nested", values))
     assert part.stat().st_size < 1_000_000
     dataset = ClipDataset(own / "D")
     assert "nested" in dataset.manifest.clip(0).columns
@@ -71,7 +72,7 @@ def with_column(own: Path, values: pa.Array, field: pa.Field | None = None, **ho
     """Add a column to the only clip of a dataset, and return the dataset."""
     part = own / "D" / "clips" / "part-000000.parquet"
     table = pq.read_table(part).append_column(field or pa.field("evil", values.type), values)
-    pq.write_table(table, part, **how)
+    rewrite_part(part, table, **how)
     assert part.stat().st_size < 1_000_000
     return own / "D"
 
@@ -99,8 +100,9 @@ def deep(count: int, levels: int) -> pa.Array:
 def test_what_a_row_group_takes_is_reckoned_before_it_is_read(
     values: pa.Array, how: dict[str, Any], own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_earlier(own / "D")
     dataset = with_column(own, values, **how)
-    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 3_000_000)
+    monkeypatch.setattr("framedex.loader.dataset.manifest.usual_clip_bytes", lambda: 3_000_000)
     with pytest.raises(FormatError, match="row group 0 takes"):
         ClipDataset(dataset).manifest.clip(0)
 
@@ -129,6 +131,7 @@ def test_values_have_their_python_objects_counted(
 
 
 def test_a_large_footer_is_not_read(own: Path) -> None:
+    make_earlier(own / "D")
     size = 2_000_000_000
     with open(own / "D" / "clips" / "part-000000.parquet", "wb") as file:
         file.seek(size)

@@ -158,14 +158,15 @@ def test_indexes_and_datasets_have_the_limit(
     framedex.index(medium("h264_default.mp4"), tmp_path / "I", workers=0, progress=False)
     dataset = shard_clips(tmp_path / "I", tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0, 1]}])
     identity = Index(tmp_path / "I").columns(["media_id"])["media_id"][0].as_py()
-    ways: dict[Callable[[], Any], int] = {  # four groups of clips are kept, and share the limit
+    ways: dict[Callable[[], Any], int] = {  # four blocks of rows are kept, and share the limit
         lambda: ClipDataset(dataset)[0]: 25,
         lambda: Index(tmp_path / "I").video(identity): 100,
         lambda: Index(tmp_path / "I").packets(identity): 100,
     }
     for way in ways:
         way()
-    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 100)
+    for module in ("framedex.files.parquet_parts", "framedex.loader.dataset.manifest"):
+        monkeypatch.setattr(f"{module}.usual_clip_bytes", lambda: 100)
     for way, allowed in ways.items():
         with pytest.raises(FormatError, match=f"of memory; {allowed} bytes are allowed"):
             way()

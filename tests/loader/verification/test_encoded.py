@@ -21,6 +21,7 @@ from framedex.loader.verification.encoded import mean_squares, nearness
 from tests.support.datasets import run
 from tests.support.encoded import change_encoder, encode_clips
 from tests.support.images import tar_of, write
+from tests.support.manifests import rewrite_part
 from tests.support.media import picture
 
 FRAMES = [[4, 9, 14, 19], [24, 29, 34]]
@@ -50,7 +51,7 @@ def rewrite(path: Path, changes: dict[str, Callable[[Column], Column]]) -> None:
     for name, change in changes.items():
         place, kind = table.schema.get_field_index(name), table.schema.field(name)
         table = table.set_column(place, kind, pa.array(change(table[name].to_pylist()), kind.type))
-    pq.write_table(table, path)
+    rewrite_part(path, table)
 
 
 def shifted(dataset: Path, by: int) -> None:

@@ -17,6 +17,7 @@ from framedex import Index
 from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
+from tests.support.manifests import rewrite_part
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def _rewrite(path: Path, name: str, change: Callable[[list[Any]], list[Any]]) ->
     table = pq.read_table(path)
     field = table.schema.field(name)
     number = table.schema.get_field_index(name)
-    pq.write_table(table.set_column(number, field, pa.array(change(table[name].to_pylist()), field.type)), path)
+    rewrite_part(path, table.set_column(number, field, pa.array(change(table[name].to_pylist()), field.type)))
 
 
 def test_a_sample_is_as_large_as_asked_and_repeats(index: Index, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.images import encoded, sequence, tar_of, write
+from tests.support.manifests import rewrite_part
 from tests.support.media import read_barcode
 from tests.support.policies import policy_of
 
@@ -279,7 +280,7 @@ def test_a_manifest_never_leads_out_of_its_media(tmp_path: Path, shots: Path, na
     table = pq.read_table(part)
     number = table.schema.get_field_index("range_path")
     changed = pa.array([[name]], table.schema.field(number).type)
-    pq.write_table(table.set_column(number, table.schema.field(number), changed), part)
+    rewrite_part(part, table.set_column(number, table.schema.field(number), changed))
     with pytest.raises(StaleError):
         ClipDataset(dataset)[0]
 
@@ -290,7 +291,7 @@ def test_verify_sees_a_plan_that_leads_to_another_image(tmp_path: Path, shots: P
     table = pq.read_table(part)
     number = table.schema.get_field_index("position")
     turned = pa.array([row[::-1] for row in table["position"].to_pylist()], table.schema.field(number).type)
-    pq.write_table(table.set_column(number, table.schema.field(number), turned), part)
+    rewrite_part(part, table.set_column(number, table.schema.field(number), turned))
     assert {row["verdict"] for row in verdicts(dataset, code=3).values()} == {"differs"}
 
 

@@ -18,6 +18,7 @@ from framedex.errors import PolicyError
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.gpu import gpu_obstacles
+from tests.support.manifests import rewrite_part
 from tests.support.media import RECIPES, Recipe, encode, garble_packet, read_barcode
 from tests.support.packed import samples
 
@@ -160,7 +161,6 @@ def test_verify_finds_an_image_that_is_not_the_frame(index: Index, tmp_path: Pat
     path = dataset / "recipes/part-000000.parquet"
     table = pq.read_table(path)
     column = table.schema.get_field_index("position")
-    pq.write_table(
-        table.set_column(column, table.schema.field(column), pa.array([[1, 0]], table.schema.field(column).type)), path
-    )
+    field = table.schema.field(column)
+    rewrite_part(path, table.set_column(column, field, pa.array([[1, 0]], field.type)))
     assert "1 differs" in run("verify", dataset, code=3).output

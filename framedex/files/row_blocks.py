@@ -1,0 +1,185 @@
+"""Files from which single rows of a table are read at random (docs/decisions/0005-rows-at-random.md).
+
+A file consists of blocks of rows. A block is an Arrow record batch, compressed as one zstd frame. The layout, with
+little-endian numbers:
+
+- MAGIC.
+- The blocks.
+- The end: the schema as an Arrow message, and for each block uint32 [3], its compressed size, its size, and the CRC-32
+  of its compressed bytes.
+- The tail (`TAIL`): the size of the schema, the number of blocks, the number of rows of each block but the last, the
+  number of all rows, the CRC-32 of the end, and MAGIC.
+"""
+
+import functools
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.words import size_text
+from framedex.files.outputs import write_aside
+from framedex.storage.places import Place, Stored, open_regular
+from framedex.storage.reader import ObjectFile
+
+MAGIC = b"FDXROWS1"
+TAIL = struct.Struct("<IIIII8s")
+CODEC = pa.Codec("zstd", 3)
+FIRST_BYTES = 16 << 10  # number of bytes at the end of a file that are read first, in which most ends are
+
+Read = Callable[[int, int], bytes]  # (offset, number of bytes) → these bytes of a file, or fewer at its end
+
+
+def write_row_blocks(path: Path, table: pa.Table, rows: int) -> None:
+    """Write a table into a file. The metadata of its schema are not written.
+
+    Args:
+        path: The path of the file.
+        table: The table.
+        rows: The number of rows of each block.
+    """
+    schema = pa.schema([pa.field(one.name, plain_type(one.type), one.nullable) for one in table.schema])
+    parts, sizes = [MAGIC], []
+    for batch in table.replace_schema_metadata(None).cast(schema).combine_chunks().to_batches(max_chunksize=rows):
+        # A slice keeps bits of its neighbours, so equal rows would have different bytes. What `take` returns does not.
+        content = batch.take(pa.array(np.arange(len(batch)))).serialize()
+        block = CODEC.compress(content, asbytes=True)
+        parts.append(block)
+        sizes.append((len(block), content.size, zlib.crc32(block)))
+    message = schema.serialize().to_pybytes()
+    end = message + np.array(sizes, "<u4").tobytes()
+    tail = TAIL.pack(len(message), len(sizes), rows, len(table), zlib.crc32(end), MAGIC)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_aside(path, b"".join([*parts, end, tail]))
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type without dictionary encoding, also of the values in lists and structs. Nulls become booleans.
+
+    (pyarrow 26 does not take rows of lists of nulls.)
+    """
+    if pa.types.is_null(kind):
+        return pa.bool_()
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(plain_type(one.type)) for one in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(plain_type(kind.value_type))
+    return pa.list_(plain_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBlocks:
+    """The blocks of a file, without their rows.
+
+    Attributes:
+        read: A callable that reads the file.
+        schema: The columns.
+        count: The number of rows.
+        rows: The number of rows of each block but the last.
+        begin: int64 [blocks + 1], the offset of each block in the file, and the end of the last one.
+        sizes: uint32 [blocks, 2], the size of each block in memory, and its CRC-32.
+    """
+
+    read: Read
+    schema: pa.Schema
+    count: int
+    rows: int
+    begin: NDArray[np.int64]
+    sizes: NDArray[np.uint32]
+
+    def block(self, number: int, most_bytes: int) -> pa.RecordBatch:
+        """Read a block.
+
+        Args:
+            number: The number of the block.
+            most_bytes: The maximum size of the block in memory.
+
+        Raises:
+            ValueError: The block is damaged, or is larger.
+            OSError, StorageError: The file cannot be read.
+            pa.ArrowException: The block is damaged.
+        """
+        begin, end = self.begin[number : number + 2].tolist()
+        size, checksum = self.sizes[number].tolist()
+        if size > most_bytes:
+            raise ValueError(f"block {number} takes {size_text(size)} of memory; {size_text(most_bytes)} are allowed")
+        content = self.read(begin, end - begin)
+        if len(content) != end - begin or zlib.crc32(content) != checksum:
+            raise ValueError(f"block {number} is damaged: its checksum is wrong")
+        batch = pa.ipc.read_record_batch(CODEC.decompress(content, size), self.schema)
+        batch.validate(full=True)
+        expected = min(self.rows, self.count - number * self.rows)
+        if len(batch) != expected:
+            raise ValueError(f"block {number} has {len(batch)} rows instead of {expected}")
+        return batch
+
+
+def open_row_blocks(where: Place) -> RowBlocks:
+    """Read the end of a file.
+
+    Raises:
+        ValueError: The file is damaged, or is not a file of blocks of rows.
+        OSError, StorageError: The file cannot be read.
+        pa.ArrowException: The schema is damaged.
+    """
+    read, size = _reader(where)
+    first = max(0, size - FIRST_BYTES)
+    last = read(first, size - first)
+    if len(last) < TAIL.size or last[-len(MAGIC) :] != MAGIC:
+        raise ValueError("it is not a file of blocks of rows, or it is incomplete")
+    schema_bytes, blocks, rows, count, checksum, _ = TAIL.unpack(last[-TAIL.size :])
+    end_bytes = schema_bytes + 12 * blocks
+    stop = size - TAIL.size
+    if stop - end_bytes < len(MAGIC) or rows < 1 or blocks != -(-count // rows):
+        raise ValueError(f"its end is damaged: {blocks:,} blocks of {rows:,} rows for {count:,} rows")
+    at = stop - end_bytes - first
+    end = last[at : -TAIL.size] if at >= 0 else read(stop - end_bytes, end_bytes)
+    if zlib.crc32(end) != checksum:
+        raise ValueError("its end is damaged: its checksum is wrong")
+    table = np.frombuffer(end, "<u4", offset=schema_bytes).reshape(blocks, 3)
+    begin = len(MAGIC) + np.concatenate([[0], np.cumsum(table[:, 0], dtype=np.int64)])
+    if begin[-1] != stop - end_bytes:
+        raise ValueError("its end is damaged: the sizes of its blocks are wrong")
+    schema = _schema_of(end[:schema_bytes])
+    return RowBlocks(read=read, schema=schema, count=count, rows=rows, begin=begin, sizes=table[:, 1:].copy())
+
+
+@functools.lru_cache(64)
+def _schema_of(message: bytes) -> pa.Schema:
+    """Return the schema of an Arrow message. The files of a table have the same, which is large in memory."""
+    return pa.ipc.read_schema(pa.py_buffer(message))
+
+
+def _reader(where: Place) -> tuple[Read, int]:
+    """Return a callable that reads a file, and the size of the file in bytes.
+
+    A local file is opened for each call, so that any number of files can be in use.
+    """
+
+    def read(offset: int, length: int) -> bytes:
+        if not isinstance(where, Stored):
+            with open_regular(where) as file:
+                return _read_at(file, offset, length)
+        return _read_at(stored, offset, length)
+
+    if isinstance(where, Stored):
+        stored = where.open()
+        return read, stored.seek(0, os.SEEK_END)
+    return read, os.stat(where).st_size
+
+
+def _read_at(file: BinaryIO | ObjectFile, offset: int, length: int) -> bytes:
+    file.seek(offset)
+    found = bytearray()
+    while len(found) < length and (more := file.read(length - len(found))):
+        found += more
+    return bytes(found)
