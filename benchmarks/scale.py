@@ -143,7 +143,7 @@ def repeat(folder: Path, media: int, copies: int) -> Facts:
     header = json.loads((source / schema.HEADER).read_text())
     clips, media_parts = len(header["clips_per_part"]), len(header["media_per_part"])
     rows_of_media = sum(header["media_per_part"])
-    for name in (schema.CLIPS_FOLDER, schema.RECIPES_FOLDER, schema.MEDIA_FOLDER):
+    for name in (schema.CLIPS_FOLDER, schema.RECIPES_FOLDER, schema.MEDIA_FOLDER, schema.ROWS_FOLDER):
         (out / name).mkdir(parents=True)
     fields = pq.read_table(source / schema.FIELDS_NAME)
     all_fields = PartWriter(out / schema.FIELDS_NAME, fields.schema, version=schema.SCHEMA_VERSION)
@@ -165,7 +165,7 @@ def repeat(folder: Path, media: int, copies: int) -> Facts:
     for name in ("clips_per_part", "media_per_part"):
         header[name] *= copies
     write_json_aside(out / schema.HEADER, header)
-    return {"clips": copies * sum(map(len, parts))} | stored(out)
+    return {"clips": copies * sum(len(table) for table, _ in parts)} | stored(out)
 
 
 def moved(table: pa.Table, rows: int) -> pa.Table:

@@ -100,7 +100,7 @@ SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
 # To read one clip, a reader fetches a block of rows of `clips`, and one of `media`. A block has at most BLOCK_BYTES on
 # average, but a number of rows within BLOCK_ROWS (docs/decisions/0005-rows-at-random.md).
-CLIPS_PER_PART, BLOCK_BYTES, BLOCK_ROWS = 4096, 64 << 10, (1, 128)
+CLIPS_PER_PART, BLOCK_BYTES, BLOCK_ROWS = 4096, 128 << 10, (1, 128)
 DELTA_COLUMNS = (
     "range_offset",
     "range_length",

@@ -31,7 +31,7 @@ from framedex.storage.reader import ObjectFile
 
 MAGIC = b"FDXROWS1"
 TAIL = struct.Struct("<IIIII8s")
-CODEC = pa.Codec("zstd", 3)
+CODEC = pa.Codec("zstd", 9)
 FIRST_BYTES = 16 << 10  # number of bytes at the end of a file that are read first, in which most ends are
 
 Read = Callable[[int, int], bytes]  # (offset, number of bytes) → these bytes of a file, or fewer at its end
