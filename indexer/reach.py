@@ -153,17 +153,31 @@ class Reach:
         Raises:
             DamageError, PolicyError: as in `begins`.
         """
+        return self.runs_of_clips(targets, np.zeros(len(targets), np.int64))[:2]
+
+    def runs_of_clips(self, targets: Numbers, clip: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the runs of several clips, as (first, last, clip), each int64 [runs]. Clips share no run.
+
+        Args:
+            targets: int64 [targets], ascending within each clip.
+            clip: int64 [targets], the number of the clip of each target, ascending.
+
+        Raises:
+            DamageError, PolicyError: as in `begins`.
+        """
         begin, end = self.begins(targets), targets
-        if self._has_leading:  # otherwise, `begin` ascends
-            order = np.lexsort((targets, begin))
-            begin, end = begin[order], np.maximum.accumulate(targets[order])
+        if self._has_leading:  # otherwise, `begin` ascends within each clip
+            order = np.lexsort((targets, begin, clip))
+            base = clip * len(self._flags)  # keeps apart the targets of different clips
+            begin, end = begin[order], np.maximum.accumulate(base + targets[order]) - base
         end = self.picture_end(end)
         new = np.ones(len(begin), np.bool_)
         new[1:] = (begin[1:] > end[:-1] + 1) | ((self._flags[begin[1:]] & timeline.RESET) != 0) & (
             begin[1:] != begin[:-1]
         )
+        new[1:] |= clip[1:] != clip[:-1]
         last = np.append(new[1:], True)
-        return begin[new], end[last]
+        return begin[new], end[last], clip[new]
 
     def picture_end(self, packets: Numbers) -> Numbers:
         """Return int64 [packets]: the last packet of the picture whose first packet is given.
@@ -195,6 +209,17 @@ class Reach:
         Returns:
             (packets, runs), each int64 [packets], ascending.
         """
+        return self.needed_of_clips(targets, np.zeros(len(targets), np.int64), first, last, np.zeros_like(first))
+
+    def needed_of_clips(
+        self, targets: Numbers, clip: Numbers, first: Numbers, last: Numbers, run_clip: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """Return what `needed` returns, for several clips. Packets ascend within each clip.
+
+        Args:
+            targets, clip: As in `runs_of_clips`.
+            first, last, run_clip: The runs, as `runs_of_clips` returns them.
+        """
         packets, run = self.within(first, last)
         flags = self._flags[packets]
         droppable = (flags & timeline.NON_REFERENCE) != 0
@@ -204,12 +229,17 @@ class Reach:
                 packets < next_start[run]
             )
         is_target = np.zeros(len(packets), np.bool_)
-        is_target[np.searchsorted(packets, targets)] = True
+        count = len(self._flags)
+        run_of_target = np.searchsorted(run_clip * count + first, clip * count + targets, side="right") - 1
+        lengths = last - first + 1
+        is_target[(np.cumsum(lengths) - lengths - first)[run_of_target] + targets] = True
         if self._knows_references and (flags & timeline.REFERENCES_KNOWN).any():
             edges = np.searchsorted(run, np.arange(len(first) + 1))
             for begin, end in itertools.pairwise(edges.tolist()):
                 droppable[begin:end] |= ~needed_packets(flags[begin:end], is_target[begin:end])
         keep = is_target | ~droppable
         if self._has_fields:
-            keep[1:] = np.where(self.continues[packets[1:]], keep[:-1], keep[1:])
+            of_clip = run_clip[run]
+            is_second = self.continues[packets[1:]] & (of_clip[1:] == of_clip[:-1])
+            keep[1:] = np.where(is_second, keep[:-1], keep[1:])
         return packets[keep], run[keep]

@@ -37,11 +37,19 @@ def coalesce(
         first_of: The indices of the input ranges that are never joined to the input range before them. If None, all
             adjacent ranges are joined.
     """
+    first = first_of_ranges(offset, size, first_of)
+    return offset[first], np.add.reduceat(size, first).astype(np.int64)
+
+
+def first_of_ranges(
+    offset: NDArray[np.int64], size: NDArray[np.int64], first_of: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
+    """Return the index of the first input range of each joined range. For arguments, see `coalesce`."""
     first = np.ones(len(offset), np.bool_)
     first[1:] = offset[1:] != offset[:-1] + size[:-1]
     if first_of is not None:
         first[first_of] = True
-    return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)
+    return np.flatnonzero(first)
 
 
 CONTENT_ALONE = -1  # value of `mtime_ns` for files that are identified by their content instead of a modification time

@@ -16,7 +16,7 @@ from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing.packet_headers import UnreadHeaders, settled
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.timeline import DAMAGED
-from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan
+from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan, PlannedRecipe
 from framedex.records.columns import values_of
 from framedex.records.medium import OK, AudioPackets
 from framedex.sharder.clips.clip import AudioOptions, ByteSource, Medium, PlannedClip, WantedClip
@@ -31,6 +31,7 @@ from framedex.storage.uris import medium_name
 Row = dict[str, Any]
 
 KEPT_OPEN = 16
+PLANNED_TOGETHER = 64  # number of clips that are planned at once; more at once are hardly faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,10 @@ class IndexedMedium:
         self._source = self.medium.source
         self._headers: UnreadHeaders | None = None
         self.planner = _planner(video, self.packets, keep_damaged=options.keep_damaged)
+        self._coming: list[WantedClip] = []  # the clips of `prepare`, and the place of each in it, by its identity
+        self._places: dict[int, int] = {}
+        self._planned: dict[int, PlannedRecipe | Exception] = {}  # what is planned in advance, by the clip's identity
+        self._planned_with: Packets | None = None
         self.timeline = _timeline(video, self.planner)
 
     def clip(self, wanted: WantedClip) -> PlannedClip:
@@ -96,7 +101,7 @@ class IndexedMedium:
             StaleError: Packet headers had to be read from the source, but the source has changed since it was indexed.
         """
         self.read_headers(wanted.frames)
-        recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
+        recipe = self._recipe(wanted)
         padded = wanted.frames == PAD
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.timeline.time_base
@@ -119,6 +124,21 @@ class IndexedMedium:
             audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),
             audio_source=self._audio_source,
         )
+
+    def _recipe(self, wanted: WantedClip) -> PlannedRecipe:
+        """Return the recipe of a clip. The next clips of `prepare` are planned with it if no headers were just read."""
+        most = PLANNED_TOGETHER
+        if self._planned_with is not self.packets:  # headers were read, which may change recipes
+            self._planned, self._planned_with, most = {}, self.packets, 1
+        if id(wanted) not in self._planned:
+            place = self._places.get(id(wanted))
+            together = [wanted] if place is None else self._coming[place : place + most]
+            recipes = self.planner.plan_together([clip.frames for clip in together], one_stream=self._one_stream)
+            self._planned = dict(zip(map(id, together), recipes, strict=True))
+        found = self._planned.pop(id(wanted))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:
         """Return the plan of a clip's audio. The audio is silence if the medium has no audio.
@@ -143,10 +163,13 @@ class IndexedMedium:
         return plan_clip_audio(facts, self.audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
-        """Read, in one pass over the source, the packet headers that are needed to plan the given clips.
+        """Tell which clips are planned next, in order, so that several are planned at once.
 
-        Errors are not raised here, but later, when an affected clip is planned.
+        Read, in one pass over the source, the packet headers that are needed to plan them. Errors are not raised here,
+        but later, when an affected clip is planned.
         """
+        self._coming, self._planned = clips, {}
+        self._places = {id(clip): place for place, clip in enumerate(clips)}
         if not self.packets.read.all():
             with contextlib.suppress(PolicyError, StaleError):
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))

@@ -119,6 +119,24 @@ def test_no_run_goes_over_a_reset() -> None:
     assert planner.plan(np.array([2, 3])).run_first.tolist() == [0]
 
 
+@given(streams(), st.data())
+def test_clips_planned_together_are_those_planned_alone(packets: Packets, data: st.DataObject) -> None:
+    """Some clips have errors: damaged GOPs, padding alone, frames that do not exist."""
+    n = len(packets.pts)
+    damaged = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    flags = packets.flags | np.where(damaged & data.draw(st.booleans()), DAMAGED, 0).astype(np.int32)
+    planner = Planner(replace(packets, flags=flags), drop_leading=data.draw(st.booleans()))
+    wanted = data.draw(st.lists(st.lists(st.integers(-1, n), min_size=1, max_size=8), min_size=1, max_size=9))
+    clips, one_stream = list(map(np.array, wanted)), data.draw(st.booleans())
+    together = planner.plan_together(clips, one_stream=one_stream)
+    for frames, found in zip(clips, together, strict=True):
+        try:
+            alone: object = planner.plan(frames, one_stream=one_stream)
+        except PolicyError as error:
+            alone = error
+        assert repr(found) == repr(alone)
+
+
 def test_a_leading_picture_behind_a_reset_cannot_be_planned() -> None:
     packets = packets_of([CLOSED, 0, CLOSED | RESET, LEADING, 0])
     planner = Planner(packets, drop_leading=False)
