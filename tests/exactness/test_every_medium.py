@@ -21,6 +21,7 @@ from framedex.errors import DamageError, NoClipsError
 from tests.support import planned
 from tests.support.datasets import run, shard_clips
 from tests.support.flags import DAMAGED, START
+from tests.support.manifests import rewrite_part
 from tests.support.media import Recipe, damage, encode, full_decode, garble_packet, picture, read_barcode
 from tests.support.pictures import rgb_of
 from tests.support.reading import Reader
@@ -155,7 +156,7 @@ def test_hashes_are_those_of_the_full_decode_and_find_what_changed(medium: Mediu
     import pyarrow as pa
 
     table = table.set_column(column, field, pa.array(wrong, field.type))
-    pq.write_table(table, tmp_path / "D" / "clips" / "part-000000.parquet")
+    rewrite_part(tmp_path / "D" / "clips" / "part-000000.parquet", table)
     assert "1 differs" in run("verify", tmp_path / "D", code=3).output
 
 

@@ -19,6 +19,7 @@ from framedex import ClipDataset, ClipLoader, ClipStream, Index
 from framedex.errors import FramedexError, StorageError
 from framedex.storage.places import Access, Locations, store_of
 from tests.support.datasets import run
+from tests.support.manifests import rewrite_part
 from tests.support.media import Medium
 from tests.support.object_datasets import same, segments
 from tests.support.s3 import Bucket
@@ -160,7 +161,7 @@ def moved(dataset: Path, number: int, uri: str) -> Path:
     uris = table["uri"].to_pylist()
     uris[number] = uri
     field = table.schema.get_field_index("uri")
-    pq.write_table(table.set_column(field, table.schema.field(field), pa.array(uris)), part, row_group_size=256)
+    rewrite_part(part, table.set_column(field, table.schema.field(field), pa.array(uris)))
     return dataset
 
 
