@@ -8,6 +8,7 @@ needs the script only if the caller passes an object that is defined in the scri
 
 import contextlib
 import fcntl
+import io
 import mmap
 import multiprocessing
 import multiprocessing.connection
@@ -16,6 +17,7 @@ import pickle
 import re
 import secrets
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -168,6 +170,22 @@ def _hidden_main() -> Iterator[None]:
             vars(main).update(kept)
 
 
+@contextlib.contextmanager
+def _opened_memory(place: str, token: bytes) -> Iterator[io.FileIO]:
+    """Open the shared memory of a `SharedNumber`. Raises OSError if it does not exist any more.
+
+    The process id, or the number of the descriptor, may belong to something else by then. If that is a pipe, reading
+    from it would wait for ever, or take bytes from those for whom they are.
+    """
+    if not os.readlink(place).startswith(f"/memfd:{MEMORY_NAME}"):
+        raise FileNotFoundError(place)
+    with io.FileIO(os.open(place, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "rb+") as memory:
+        if not stat.S_ISREG(os.fstat(memory.fileno()).st_mode) or memory.read(TOKEN_BYTES) != token:
+            raise FileNotFoundError(place)
+        yield memory
+
+
+MEMORY_NAME = "framedex-epoch"
 # The shared memory consists of a random token and a number. These are their sizes. The token identifies the memory. A
 # process id and a file descriptor would not suffice, since process ids are reused.
 TOKEN_BYTES, NUMBER_BYTES = 16, 8
@@ -187,7 +205,7 @@ class SharedNumber:
 
     def _create(self, number: int) -> None:
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        descriptor = os.memfd_create("framedex-epoch")
+        descriptor = os.memfd_create(MEMORY_NAME)
         os.write(descriptor, self._token + bytes(NUMBER_BYTES))
         self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
         self._descriptor: int | None = descriptor  # kept open, so that other processes can open `self._place`
@@ -216,7 +234,7 @@ class SharedNumber:
         if self.get():
             return False
         try:
-            with open(self._place, "rb+", buffering=0) as memory:
+            with _opened_memory(self._place, self._token) as memory:
                 fcntl.flock(memory, fcntl.LOCK_EX)
                 is_first = self.get() == 0
                 self.set(1)
@@ -230,9 +248,7 @@ class SharedNumber:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         try:
-            with open(state["place"], "rb+", buffering=0) as memory:
-                if memory.read(TOKEN_BYTES) != state["token"]:
-                    raise FileNotFoundError(state["place"])  # the process id was reused by another process
+            with _opened_memory(state["place"], state["token"]) as memory:
                 self._memory = mmap.mmap(memory.fileno(), TOKEN_BYTES + NUMBER_BYTES)
         except (OSError, ValueError):
             self._create(state["number"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -315,6 +316,28 @@ def test_an_epoch_outlives_the_process_that_made_it() -> None:
     other.set(7)
     assert copy.get() == 7
     assert SharedNumber().get() == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "other number"])
+def test_an_epoch_whose_descriptor_is_something_else_by_now_reads_nothing(kind: str, tmp_path: Path) -> None:
+    one = SharedNumber(6)
+    sent, descriptor = pickle.dumps(one), one._descriptor
+    assert descriptor is not None
+    reading, writing = os.pipe()
+    os.write(writing, b"for another reader, 30 bytes..")
+    (tmp_path / "file").write_bytes(bytes(100))
+    other = SharedNumber(9)
+    with open(tmp_path / "file", "rb") as file:
+        now = {"pipe": reading, "file": file.fileno(), "other number": other._descriptor}[kind]
+        assert now is not None
+        os.dup2(now, descriptor)  # as if it had been closed, and its number given again
+        copy = pickle.loads(sent)  # waited for ever, or took bytes from the pipe
+    assert copy.get() == 6
+    copy.set(7)
+    assert (one.get(), other.get()) == (6, 9)
+    assert len(os.read(reading, 100)) == 30
+    os.close(reading)
+    os.close(writing)
 
 
 def test_what_is_no_epoch_policy_or_index_is_an_error(index: Index, tmp_path: Path) -> None:
