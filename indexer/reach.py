@@ -214,7 +214,7 @@ class Reach:
     def needed_of_clips(
         self, targets: Numbers, clip: Numbers, first: Numbers, last: Numbers, run_clip: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """Return what `needed` returns, for several clips. Packets ascend within each clip.
+        """Return the packets to decode for several clips, like `needed`. Packets ascend within each clip.
 
         Args:
             targets, clip: As in `runs_of_clips`.

@@ -26,9 +26,9 @@ from framedex.indexer.schema import HEADER as INDEX_HEADER
 from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED, LISTED, UNSHOWN
 from framedex.records.medium import COLOR_RANGES, EVERY_FRAME, FAILED, FIELD_ORDERS, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.sharder import schema as dataset_schema
-from framedex.sharder.layout import Numbers, dataset_header, layout_of, read_layout
+from framedex.sharder.layout import Numbers, dataset_header, layout_of, read_layout, rows_name
 from framedex.sharder.schema import HEADER as DATASET_HEADER
-from framedex.storage.places import Place, local_folder, small_text
+from framedex.storage.places import Place, local_folder, names_in, small_text
 
 Kind = Literal["index", "dataset"]
 
@@ -102,6 +102,13 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
             raise FormatError(
                 "a part of the tables is missing", where=str(place / table), found=f"no part {lacking[0]}"
             )
+    if layout is not None and layout.has_rows:
+        folder = place / dataset_schema.ROWS_FOLDER
+        both = (dataset_schema.CLIPS_FOLDER, dataset_schema.MEDIA_FOLDER)
+        names = {rows_name(table, number) for table in both for number in parts[table]}
+        lost = sorted(names.difference(f"{folder.name}/{name}" for name in names_in(folder)))
+        if lost:
+            raise FormatError("a file of rows is missing", where=str(place / lost[0]))
     wanted = [HEADERS[kind], *(name for names in files.values() for name in names)]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:

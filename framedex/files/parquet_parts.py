@@ -99,17 +99,21 @@ class PartWriter:
         os.replace(self._aside, self._path)
 
 
-def write_part(path: Path, table: pa.Table, *, version: str, delta: tuple[str, ...] = ()) -> None:
-    """Write a table as a part with one row group.
+def write_part(
+    path: Path, table: pa.Table, *, version: str, delta: tuple[str, ...] = (), rows: int | None = None
+) -> None:
+    """Write a table as a part.
 
     Args:
         path: The path of the part.
         table: The table. The part has the same schema.
         version: The schema version that is written into the metadata of the part.
         delta: As in `PartWriter`.
+        rows: The number of rows of each row group. If None, the part has one row group.
     """
     writer = PartWriter(path, table.schema, version=version, delta=delta)
-    writer.write(table)
+    for first in range(0, max(1, len(table)), rows or max(1, len(table))):
+        writer.write(table.slice(first, rows))
     writer.commit()
 
 

@@ -32,6 +32,9 @@ from framedex.storage.reader import ObjectFile
 MAGIC = b"FDXROWS1"
 TAIL = struct.Struct("<IIIII8s")
 CODEC = pa.Codec("zstd", 9)
+HEADER_FIELD, COMPRESSION_FIELD = 2, 3  # the numbers of the fields Message.header and RecordBatch.compression
+FRAME_BYTES = 1 << 16  # number of bytes by which a zstd frame may be larger than its content
+MAX_END_BYTES = 16 << 20
 FIRST_BYTES = 16 << 10  # number of bytes at the end of a file that are read first, in which most ends are
 
 Read = Callable[[int, int], bytes]  # (offset, number of bytes) → these bytes of a file, or fewer at its end
@@ -71,9 +74,43 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return plain_type(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([one.with_type(plain_type(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type), kind.list_size)
     if pa.types.is_large_list(kind):
         return pa.large_list(plain_type(kind.value_type))
     return pa.list_(plain_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+# Tests for types whose values take as much memory as their bytes in a file. Values of other types can share memory.
+PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_temporal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)
+NESTED = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_struct, pa.types.is_map)
+
+
+def check_type(kind: pa.DataType) -> None:
+    """Raise ValueError for a type that files of rows do not have, because its values can share memory.
+
+    Such types are those of views, of runs, unions and dictionaries.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        check_type(kind.storage_type)
+    elif any(is_nested(kind) for is_nested in NESTED):
+        for number in range(kind.num_fields):
+            check_type(kind.field(number).type)
+    elif not any(is_plain(kind) for is_plain in PLAIN):
+        raise ValueError(f"a column of the type {kind} in a file of rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +147,15 @@ class RowBlocks:
         """
         begin, end = self.begin[number : number + 2].tolist()
         size, checksum = self.sizes[number].tolist()
-        if size > most_bytes:
+        if max(size, end - begin - FRAME_BYTES) > most_bytes:
             raise ValueError(f"block {number} takes {size_text(size)} of memory; {size_text(most_bytes)} are allowed")
         content = self.read(begin, end - begin)
         if len(content) != end - begin or zlib.crc32(content) != checksum:
             raise ValueError(f"block {number} is damaged: its checksum is wrong")
-        batch = pa.ipc.read_record_batch(CODEC.decompress(content, size), self.schema)
+        message = CODEC.decompress(content, size)
+        if _has_compressed_buffers(message):
+            raise ValueError(f"block {number} has compressed buffers, whose size is not known")
+        batch = pa.ipc.read_record_batch(message, self.schema)
         batch.validate(full=True)
         expected = min(self.rows, self.count - number * self.rows)
         if len(batch) != expected:
@@ -139,6 +179,8 @@ def open_row_blocks(where: Place) -> RowBlocks:
     schema_bytes, blocks, rows, count, checksum, _ = TAIL.unpack(last[-TAIL.size :])
     end_bytes = schema_bytes + 12 * blocks
     stop = size - TAIL.size
+    if end_bytes > MAX_END_BYTES:
+        raise ValueError(f"its end takes {size_text(end_bytes)}; {size_text(MAX_END_BYTES)} are allowed")
     if stop - end_bytes < len(MAGIC) or rows < 1 or blocks != -(-count // rows):
         raise ValueError(f"its end is damaged: {blocks:,} blocks of {rows:,} rows for {count:,} rows")
     at = stop - end_bytes - first
@@ -153,10 +195,34 @@ def open_row_blocks(where: Place) -> RowBlocks:
     return RowBlocks(read=read, schema=schema, count=count, rows=rows, begin=begin, sizes=table[:, 1:].copy())
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(8)
 def _schema_of(message: bytes) -> pa.Schema:
     """Return the schema of an Arrow message. The files of a table have the same, which is large in memory."""
-    return pa.ipc.read_schema(pa.py_buffer(message))
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    for field in schema:
+        check_type(field.type)
+    return schema
+
+
+def _has_compressed_buffers(message: pa.Buffer) -> bool:
+    """Return whether Arrow would decompress buffers of a record batch: the field `compression` of its metadata.
+
+    The metadata are a flatbuffer (Arrow's Message.fbs). A table in it begins with the distance of its list of fields.
+    The list has, after two sizes, the place of each field in the table, which is 0 if the table lacks the field.
+    """
+    data = pa.ipc.read_message(message).metadata.to_pybytes()
+
+    def number(at: int, size: int, *, signed: bool = False) -> int:
+        return int.from_bytes(data[at : at + size], "little", signed=signed)
+
+    def place(table: int, field: int) -> int:
+        fields = table - number(table, 4, signed=True)
+        at = 4 + 2 * field
+        return number(fields + at, 2) if at < number(fields, 2) else 0
+
+    table = number(0, 4)
+    header = table + place(table, HEADER_FIELD)
+    return place(header + number(header, 4), COMPRESSION_FIELD) != 0
 
 
 def _reader(where: Place) -> tuple[Read, int]:

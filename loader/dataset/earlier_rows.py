@@ -64,7 +64,7 @@ def group_rows(file: pq.ParquetFile) -> int:
     """Return the number of rows of each row group but the last. Raises ValueError if others have another number."""
     groups: list[int] = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
     most: int = max([1, *groups])
-    rows = file.metadata.num_rows
-    if groups != [most] * (rows // most) + [rows % most] * (rows % most > 0) and any(groups):
-        raise ValueError(f"{rows:,} rows in row groups of {groups[:10]} rows")
+    rows = sum(groups)
+    if rows != file.metadata.num_rows or any(one != most for one in groups[:-1]):
+        raise ValueError(f"{file.metadata.num_rows:,} rows in row groups of {groups[:10]} rows")
     return most

@@ -381,9 +381,9 @@ class Manifest(ClipSource):
             else:
                 file = open_earlier_rows(self.path, folder, layout.parts(folder)[part].number)
             for name, expected in ROW_SCHEMAS[folder].items():
-                if name is not None and name not in file.schema.names:
-                    raise ValueError(f"the column {name!r} is missing")
-                found = file.schema if name is None else pa.schema(list(file.schema.field(name).type))
+                found = file.schema if name is None else _struct_of(file.schema, name)
+                if len(set(found.names)) < len(found):
+                    raise ValueError("two columns have the same name")
                 known = [field for field in expected if name != "clip" or field.name in self.header.own]
                 check_columns(found, pa.schema(known), str(where), REMEDY)
         self._check_count(where, file.count, folder, part)
@@ -405,10 +405,14 @@ class Manifest(ClipSource):
         """Return the rows of a block: those of `clips` and those of their recipes, or those of `media`."""
         file = self._rows(folder, part)
         with reading(str(self._rows_place(folder, part)), REMEDY):
-            rows = file.block(block, usual_clip_bytes() // KEPT_BLOCKS)
-        if folder == tables.MEDIA_FOLDER:
-            return [rows]
-        clips, recipes = (pa.RecordBatch.from_struct_array(rows[name]) for name in ("clip", "recipe"))
+            try:
+                rows = file.block(block, usual_clip_bytes() // KEPT_BLOCKS)
+            except (ValueError, OSError, pa.ArrowException):
+                self._check_unchanged()  # if the dataset was replaced, the file is another one
+                raise
+            if folder == tables.MEDIA_FOLDER:
+                return [rows]
+            clips, recipes = (pa.RecordBatch.from_struct_array(rows[name]) for name in ("clip", "recipe"))
         if is_heavy(clips):
             self._heavy.add((part, block))
         return [clips, recipes]
@@ -703,6 +707,14 @@ class Manifest(ClipSource):
             f"similar names: {', '.join(close)}" if close else "see the column clip_id of DATASET/clips for all names"
         )
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+
+def _struct_of(schema: pa.Schema, name: str) -> pa.Schema:
+    """Return the columns of the only struct with a name. Raises ValueError if it does not exist."""
+    places = schema.get_all_field_indices(name)
+    if len(places) != 1 or not pa.types.is_struct(kind := schema.field(places[0]).type):
+        raise ValueError(f"it does not have a column {name!r} of structs")
+    return pa.schema([kind.field(number) for number in range(kind.num_fields)])
 
 
 def _file_state(path: Path) -> tuple[int, ...]:

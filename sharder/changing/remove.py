@@ -522,7 +522,8 @@ class _Rewriting:
                 self._part(folder, part).filter(pa.array(stays)) for folder in (CLIPS_FOLDER, RECIPES_FOLDER)
             )
             recipes = _shifted(recipes, self._shift[here][stays])
-            self._publish(*write_clips(self.output.local, number, clips, recipes))
+            has_rows = self.layout.has_rows
+            self._publish(*write_clips(self.output.local, number, clips, recipes, has_rows=has_rows))
             found.append(Part(number=number, rows=int(np.count_nonzero(stays))))
             number += 1
         return found
@@ -539,7 +540,7 @@ class _Rewriting:
             elif len(own) < part.rows:
                 stays = np.setdiff1d(np.arange(part.rows), own)
                 media = self._part(MEDIA_FOLDER, part).take(pa.array(stays))
-                self._publish(*write_media(self.output.local, number, media))
+                self._publish(*write_media(self.output.local, number, media, has_rows=self.layout.has_rows))
                 found.append(Part(number=number, rows=len(stays)))
                 number += 1
         return found

@@ -21,7 +21,7 @@ from framedex.records.columns import values_of
 from framedex.records.medium import OK, AudioPackets
 from framedex.sharder.clips.clip import AudioOptions, ByteSource, Medium, PlannedClip, WantedClip
 from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio, plan_silence
-from framedex.sharder.planning.planner import Planner
+from framedex.sharder.planning.planner import PACKETS_TOGETHER, Planner
 from framedex.sharder.policies.sampling import Timeline
 from framedex.sharder.reading import range_reader
 from framedex.sharder.schema import MEDIA
@@ -89,8 +89,9 @@ class IndexedMedium:
         self.planner = _planner(video, self.packets, keep_damaged=options.keep_damaged)
         self._coming: list[WantedClip] = []  # the clips of `prepare`, and the place of each in it, by its identity
         self._places: dict[int, int] = {}
-        self._planned: dict[int, PlannedRecipe | Exception] = {}  # what is planned in advance, by the clip's identity
+        self._planned: dict[int, PlannedRecipe | Exception] = {}  # recipes of coming clips, by identity
         self._planned_with: Packets | None = None
+        self._packets_of_clip = 1  # the number of packets of the last clip
         self.timeline = _timeline(video, self.planner)
 
     def clip(self, wanted: WantedClip) -> PlannedClip:
@@ -127,7 +128,7 @@ class IndexedMedium:
 
     def _recipe(self, wanted: WantedClip) -> PlannedRecipe:
         """Return the recipe of a clip. The next clips of `prepare` are planned with it if no headers were just read."""
-        most = PLANNED_TOGETHER
+        most = max(1, min(PLANNED_TOGETHER, PACKETS_TOGETHER // self._packets_of_clip))
         if self._planned_with is not self.packets:  # headers were read, which may change recipes
             self._planned, self._planned_with, most = {}, self.packets, 1
         if id(wanted) not in self._planned:
@@ -138,6 +139,7 @@ class IndexedMedium:
         found = self._planned.pop(id(wanted))
         if isinstance(found, Exception):
             raise found
+        self._packets_of_clip = max(1, len(found.packet_size))
         return found
 
     def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:

@@ -20,6 +20,7 @@ from framedex.indexer.reach import Reach
 from framedex.records.clip import PAD, PlannedRecipe
 from framedex.sharder.clips.clip import first_of_ranges
 
+PACKETS_TOGETHER = 1 << 15  # number of packets up to which clips are planned together, because it takes memory
 NO_TINY_FILE = "the clip cannot be cut into a tiny file, because"
 
 
@@ -97,7 +98,8 @@ class Planner:
     ) -> list[PlannedRecipe | Exception]:
         """Return the recipe of each clip, or the error that `plan` raises for it. For arguments, see `plan`.
 
-        The clips are planned by the same numpy calls, which is faster than one clip after the other.
+        The clips are planned by the same numpy calls, which is faster than one clip after the other. If they cannot be
+        planned together, each half of them is.
         """
         try:
             return [*self._plan_all(clips, one_stream=one_stream)]
@@ -136,6 +138,8 @@ class Planner:
         first, last, run_clip = self._reach.runs_of_clips(targets, target_clip)
         if one_stream:
             first, last, run_clip = self._join_each(first, last, run_clip)
+        if len(clips) > 1 and int((last - first).sum()) > PACKETS_TOGETHER:
+            raise OverflowError("the clips need too many packets to be planned together")
         if not self._is_read and not self._packets.read[self._reach.within(first, last)[0]].all():
             raise ValueError("the plan needs packets whose flags were not read")  # see UnreadHeaders
         kept, run = self._reach.needed_of_clips(targets, target_clip, first, last, run_clip)

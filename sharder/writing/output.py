@@ -153,7 +153,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool, first_tar: int = 0) -> l
     for table, count in ((schema.CLIPS_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
         first = part_files(table, 0)[0].parent  # the folder of the file that is written first
         for number in part_numbers(folder / first)[count:]:
-            for path in part_files(table, number):
+            for path in reversed(part_files(table, number)):  # so that a killed run is seen here by the next one
                 (folder / path).unlink(missing_ok=True)
     kept = first_tar + sum(len(checkpoint.shards) for checkpoint in checkpoints)
     for tar in (folder / schema.SHARDS_FOLDER).glob("*"):

@@ -51,6 +51,7 @@ from framedex.sharder.writing.output import JOB_NAME, PROGRESS_NAME, Checkpoint
 
 Row = dict[str, Any]
 
+EARLIER_GROUP_ROWS = 32  # rows of a row group of datasets that have no files of rows
 # Minimum number of clips in a row group of `fields` and `columns`. It is large, because readers read whole columns.
 ROWS_AT_ONCE = 1 << 18
 
@@ -191,7 +192,7 @@ class Tables:
         return [hashlib.blake2b(path.read_bytes()).digest() for path in written]
 
 
-def write_clips(folder: Path, number: int, clips: pa.Table, recipes: pa.Table) -> list[Path]:
+def write_clips(folder: Path, number: int, clips: pa.Table, recipes: pa.Table, *, has_rows: bool = True) -> list[Path]:
     """Write a part of `clips`, the part of `recipes` and the file of their rows. Return the paths.
 
     Args:
@@ -199,21 +200,27 @@ def write_clips(folder: Path, number: int, clips: pa.Table, recipes: pa.Table) -
         number: The number of the part.
         clips: The rows of `clips`.
         recipes: The rows of `recipes` for the same clips.
+        has_rows: Whether the dataset has files of rows. If not, single rows are read from row groups of Parquet.
     """
     recipes = _without_empty(recipes)
     delta = tuple(name for name in DELTA_COLUMNS if name in recipes.column_names)
     both = {"clip": _structs(clips), "recipe": _structs(recipes.drop_columns("clip_id"))}
     paths = [folder / path for path in part_files(CLIPS_FOLDER, number)]
-    write_part(paths[0], recipes, version=SCHEMA_VERSION, delta=delta)
-    write_part(paths[1], clips, version=SCHEMA_VERSION)
+    group = None if has_rows else EARLIER_GROUP_ROWS
+    write_part(paths[0], recipes, version=SCHEMA_VERSION, delta=delta, rows=group)
+    write_part(paths[1], clips, version=SCHEMA_VERSION, rows=group)
+    if not has_rows:
+        return paths[:2]
     write_row_blocks(paths[2], pa.table(both), block_rows(clips, recipes))
     return paths
 
 
-def write_media(folder: Path, number: int, media: pa.Table) -> list[Path]:
+def write_media(folder: Path, number: int, media: pa.Table, *, has_rows: bool = True) -> list[Path]:
     """Write a part of `media` and the file of its rows. For arguments and result, see `write_clips`."""
     paths = [folder / path for path in part_files(MEDIA_FOLDER, number)]
-    write_part(paths[0], media, version=SCHEMA_VERSION)
+    write_part(paths[0], media, version=SCHEMA_VERSION, rows=None if has_rows else EARLIER_GROUP_ROWS)
+    if not has_rows:
+        return paths[:1]
     write_row_blocks(paths[1], media, block_rows(media))
     return paths
 
@@ -236,7 +243,7 @@ def block_rows(*tables: pa.Table) -> int:
 
     It is the largest power of 2 at which blocks take at most BLOCK_BYTES on average, within BLOCK_ROWS. The values are
     counted, not their buffers in memory, so that equal rows have equal blocks. If a column has a type whose values are
-    not counted, blocks have as few rows as possible.
+    not counted, blocks have at most UNCOUNTED_ROWS.
 
     Args:
         tables: Tables of equally many rows, which are joined in the file.
@@ -244,11 +251,12 @@ def block_rows(*tables: pa.Table) -> int:
     least, most = BLOCK_ROWS
     sizes = [_value_bytes(column) for table in tables for column in table.columns]
     if None in sizes:
-        return least
+        most = UNCOUNTED_ROWS
     rows = BLOCK_BYTES * len(tables[0]) // max(1, sum(size for size in sizes if size is not None))
     return max(least, min(most, 1 << max(0, rows.bit_length() - 1)))
 
 
+UNCOUNTED_ROWS = 32
 # Tests for types whose values are texts or bytes.
 OF_BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 

@@ -21,7 +21,7 @@ from tests.sharder.decoding.test_clip_audio import FILMS, make
 from tests.support.datasets import run, shard_clips
 from tests.support.depth import DEPTH, drawn
 from tests.support.images import sequence
-from tests.support.manifests import rewrite_part
+from tests.support.manifests import rewrite_part, write_rows
 
 FRAMES = {"h264_b_pyramid.mkv": [9, 2, -1, 30, 2], "aac.mp4": [3, 4, 5], "shots": [1, 0, 2]}
 NUMBERS = [None, -1, -5, 0, 77, 2**31 - 1, -(2**31)]
@@ -266,6 +266,21 @@ def test_a_missing_column_and_one_of_another_type_are_named(made: Path, tmp_path
         rewrite_part(path, changed)
         with pytest.raises(FormatError, match="position"):
             ClipDataset(dataset)[0]
+
+
+@pytest.mark.parametrize("names", [["clip"], ["clip", "clip"], ["clip", "other"], ["recipe", "recipe"]])
+def test_rows_with_other_columns_are_refused(names: list[str], made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    clips = pq.read_table(dataset / "clips/part-000000.parquet").combine_chunks().to_struct_array().combine_chunks()
+    write_rows(dataset / "rows/clips-000000.rows", pa.table([clips] * len(names), names))
+    with pytest.raises(FormatError, match="of structs"):
+        ClipDataset(dataset)[0]
+
+
+def test_an_audit_finds_that_a_file_of_rows_is_missing(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    (dataset / "rows/media-000000.rows").unlink()
+    assert "a file of rows is missing" in run("audit", dataset, code=1).output
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.99])

@@ -15,6 +15,11 @@ from framedex.files.row_blocks import write_row_blocks
 BLOCK = 2  # rows of a block, so that few clips have several blocks
 
 
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Write a file of rows."""
+    write_row_blocks(path, table, BLOCK)
+
+
 def rewrite_part(path: Path, table: pa.Table, **how: Any) -> None:
     """Write a part of `clips`, `recipes` or `media` of a dataset, and the file from which its single rows are read."""
     pq.write_table(table, path, **how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -135,6 +136,17 @@ def test_clips_planned_together_are_those_planned_alone(packets: Packets, data: 
         except PolicyError as error:
             alone = error
         assert repr(found) == repr(alone)
+
+
+def test_clips_of_many_packets_are_not_planned_at_once() -> None:
+    planner = Planner(packets_of([CLOSED] + [0] * 50_000), drop_leading=False)
+    clips = [np.array([frame]) for frame in range(49_000, 49_064)]
+    tracemalloc.start()
+    together = planner.plan_together(clips)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < kept + 20_000_000  # 0.6 GB for all 64 together
+    assert [repr(found) for found in together] == [repr(planner.plan(frames)) for frames in clips]
 
 
 def test_a_leading_picture_behind_a_reset_cannot_be_planned() -> None:
