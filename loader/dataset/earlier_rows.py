@@ -55,6 +55,8 @@ def open_earlier_rows(dataset: Place, folder: str, number: int) -> EarlierRows:
         raise ValueError("the tables clips and recipes have different numbers of rows")
     schema = files[0].schema_arrow.remove_metadata()
     if folder == CLIPS_FOLDER:
+        if any(len(file.schema_arrow.get_all_field_indices("clip_id")) != 1 for file in files):
+            raise ValueError("the tables clips and recipes do not have one column clip_id each")
         structs = [pa.struct(list(file.schema_arrow)) for file in files]
         schema = pa.schema([*zip(("clip", "recipe"), structs, strict=True)])
     return EarlierRows(files=files, schema=schema, count=counts.pop(), rows=min(map(group_rows, files)))

@@ -47,6 +47,15 @@ def test_recipes_of_another_dataset_are_refused(dataset: Path, tmp_path: Path) -
         ClipDataset(earlier).clip(5)
 
 
+def test_recipes_without_names_are_refused(dataset: Path, tmp_path: Path) -> None:
+    earlier = Path(shutil.copytree(dataset, tmp_path / "D"))
+    make_earlier(earlier)
+    path = earlier / "recipes/part-000000.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["clip_id"]), path, 32)
+    with pytest.raises(FormatError, match="do not have one column clip_id each"):
+        ClipDataset(earlier).clip(5)
+
+
 def test_row_groups_of_other_sizes_are_refused(dataset: Path, tmp_path: Path) -> None:
     earlier = Path(shutil.copytree(dataset, tmp_path / "D"))
     make_earlier(earlier)
