@@ -103,16 +103,16 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
                 "a part of the tables is missing", where=str(place / table), found=f"no part {lacking[0]}"
             )
     if layout is not None and layout.has_rows:
-        folder = place / dataset_schema.ROWS_FOLDER
+        rows = place / dataset_schema.ROWS_FOLDER
         both = (dataset_schema.CLIPS_FOLDER, dataset_schema.MEDIA_FOLDER)
         names = {rows_name(table, number) for table in both for number in parts[table]}
-        lost = sorted(names.difference(f"{folder.name}/{name}" for name in names_in(folder)))
+        lost = sorted(names.difference(f"{rows.name}/{name}" for name in names_in(rows)))
         if lost:
             raise FormatError("a file of rows is missing", where=str(place / lost[0]))
     wanted = [HEADERS[kind], *(name for names in files.values() for name in names)]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:
-        for name in wanted:  # DuckDB would wait for ever for what is written into a pipe
+        for name in wanted:  # DuckDB would wait forever for the content of a pipe
             if not (folder / name).is_file():
                 raise FormatError("is missing or not a regular file", where=str(place / name))
         header = json.loads(small_text(folder / HEADERS[kind]))

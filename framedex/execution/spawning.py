@@ -174,8 +174,8 @@ def _hidden_main() -> Iterator[None]:
 def _opened_memory(place: str, token: bytes) -> Iterator[io.FileIO]:
     """Open the shared memory of a `SharedNumber`. Raises OSError if it does not exist any more.
 
-    The process id, or the number of the descriptor, may belong to something else by then. If that is a pipe, reading
-    from it would wait for ever, or take bytes from those for whom they are.
+    The process id, or the number of the descriptor, may belong to something else by then. Reading from a
+    pipe would wait forever, or take bytes that are meant for another process.
     """
     if not os.readlink(place).startswith(f"/memfd:{MEMORY_NAME}"):
         raise FileNotFoundError(place)

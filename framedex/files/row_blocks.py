@@ -102,7 +102,7 @@ NESTED = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
 def check_type(kind: pa.DataType) -> None:
     """Raise ValueError for a type that files of rows do not have, because its values can share memory.
 
-    Such types are those of views, of runs, unions and dictionaries.
+    Examples are views, run-end encoding, unions and dictionaries.
     """
     if isinstance(kind, pa.BaseExtensionType):
         check_type(kind.storage_type)

@@ -41,7 +41,7 @@ class EarlierRows:
 
 
 def open_earlier_rows(dataset: Place, folder: str, number: int) -> EarlierRows:
-    """Open a part of `clips`, with that of `recipes`, or a part of `media`.
+    """Open a part of `clips` together with its part of `recipes`, or a part of `media`.
 
     Raises:
         ValueError: The row groups are not as framedex writes them.

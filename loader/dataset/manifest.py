@@ -402,7 +402,7 @@ class Manifest(ClipSource):
             )
 
     def _read_block(self, folder: str, part: int, block: int) -> list[pa.RecordBatch]:
-        """Return the rows of a block: those of `clips` and those of their recipes, or those of `media`."""
+        """Return a block: [rows of `clips`, their rows of `recipes`] for clips, [rows of `media`] for media."""
         file = self._rows(folder, part)
         with reading(str(self._rows_place(folder, part)), REMEDY):
             try:

@@ -395,7 +395,7 @@ class _Adding:
         )
 
     def _parts(self, table: str) -> list[Part]:
-        """Add the parts of `clips`, with those of `recipes`, or of `media`, and return them."""
+        """Add the parts of `clips` together with their parts of `recipes`, or the parts of `media`. Return them."""
         old = (part.number for layout in (self.before, self.layout) for part in layout.parts(table))
         first, added = next_number(old), self.added.parts(table)
         found = [replace(part, number=first + at) for at, part in enumerate(added)]

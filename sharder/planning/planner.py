@@ -165,7 +165,7 @@ class Planner:
     def _join_each(
         self, first: NDArray[np.int64], last: NDArray[np.int64], clip: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the runs of clips after those of each clip were joined by `_join`, as (first, last, clip)."""
+        """Join the runs of each clip by `_join`. Return all runs as (first, last, clip)."""
         ends = np.flatnonzero(np.diff(clip, prepend=-1, append=-1))
         joined = [self._join(first[own], last[own]) for own in _slices(ends)]
         clips = np.repeat(clip[ends[:-1]], [len(begin) for begin, _ in joined])

@@ -21,7 +21,7 @@ import yaml
 from framedex.files.changes import log_change
 from framedex.files.outputs import LOCK_NAME, Output, write_aside, write_json_aside
 from framedex.files.parquet_parts import PartWriter, library_versions, part_path, table_of, write_part
-from framedex.files.row_blocks import plain_type, write_row_blocks
+from framedex.files.row_blocks import write_row_blocks
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips import clip_source
 from framedex.sharder.layout import part_files
@@ -204,13 +204,13 @@ def write_clips(folder: Path, number: int, clips: pa.Table, recipes: pa.Table, *
     """
     recipes = _without_empty(recipes)
     delta = tuple(name for name in DELTA_COLUMNS if name in recipes.column_names)
-    both = {"clip": _structs(clips), "recipe": _structs(recipes.drop_columns("clip_id"))}
     paths = [folder / path for path in part_files(CLIPS_FOLDER, number)]
     group = None if has_rows else EARLIER_GROUP_ROWS
     write_part(paths[0], recipes, version=SCHEMA_VERSION, delta=delta, rows=group)
     write_part(paths[1], clips, version=SCHEMA_VERSION, rows=group)
     if not has_rows:
         return paths[:2]
+    both = {"clip": _structs(clips), "recipe": _structs(recipes.drop_columns("clip_id"))}
     write_row_blocks(paths[2], pa.table(both), block_rows(clips, recipes))
     return paths
 
@@ -226,9 +226,8 @@ def write_media(folder: Path, number: int, media: pa.Table, *, has_rows: bool = 
 
 
 def _structs(table: pa.Table) -> pa.StructArray:
-    """Return the rows of a table as a column. Dictionary-encoded values become plain."""
-    schema = pa.schema([one.with_type(plain_type(one.type)) for one in table.schema])
-    return table.cast(schema).combine_chunks().to_struct_array().combine_chunks()
+    """Return the rows of a table as a column."""
+    return table.combine_chunks().to_struct_array().combine_chunks()
 
 
 def _without_empty(table: pa.Table) -> pa.Table:

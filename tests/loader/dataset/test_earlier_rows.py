@@ -37,22 +37,25 @@ def test_earlier_datasets_have_the_same_clips(rows: dict[str, int], dataset: Pat
     assert np.array_equal(other[57]["frames"], one[57]["frames"])
 
 
-def test_recipes_of_another_dataset_are_refused(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ({"clip_id": pa.array(["other"] * 100)}, "the tables clips and recipes are from different datasets"),
+        ({}, "do not have one column clip_id each"),
+    ],
+    ids=["other", "none"],
+)
+def test_recipes_with_other_names_are_refused(
+    columns: dict[str, pa.Array], match: str, dataset: Path, tmp_path: Path
+) -> None:
     earlier = Path(shutil.copytree(dataset, tmp_path / "D"))
     make_earlier(earlier)
     path = earlier / "recipes/part-000000.parquet"
-    recipes = pq.read_table(path)
-    pq.write_table(recipes.set_column(0, "clip_id", pa.array(["other"] * 100)), path, 32)
-    with pytest.raises(FormatError, match="the tables clips and recipes are from different datasets"):
-        ClipDataset(earlier).clip(5)
-
-
-def test_recipes_without_names_are_refused(dataset: Path, tmp_path: Path) -> None:
-    earlier = Path(shutil.copytree(dataset, tmp_path / "D"))
-    make_earlier(earlier)
-    path = earlier / "recipes/part-000000.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["clip_id"]), path, 32)
-    with pytest.raises(FormatError, match="do not have one column clip_id each"):
+    recipes = pq.read_table(path).drop_columns(["clip_id"])
+    for name, values in columns.items():
+        recipes = recipes.add_column(0, name, values)
+    pq.write_table(recipes, path, 32)
+    with pytest.raises(FormatError, match=match):
         ClipDataset(earlier).clip(5)
 
 
